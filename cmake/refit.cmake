@@ -1,0 +1,29 @@
+# Flags and the two functions with which every target of this project is made.
+
+add_library(refit_flags INTERFACE)
+target_compile_options(refit_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off)
+if(REFIT_WERROR)
+  target_compile_options(refit_flags INTERFACE -Werror)
+endif()
+if(REFIT_SANITIZE)
+  target_compile_options(refit_flags INTERFACE -fsanitize=${REFIT_SANITIZE} -fno-omit-frame-pointer
+                                               -fno-sanitize-recover=all)
+  target_link_options(refit_flags INTERFACE -fsanitize=${REFIT_SANITIZE})
+endif()
+target_include_directories(refit_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(refit_flags INTERFACE REFIT_VERSION="${PROJECT_VERSION}")
+
+# refit_layer(NAME SOURCES a.cc b.cc DEPS lower_layer third::party): a folder as a static library.
+function(refit_layer name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(refit_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(refit_${name} PUBLIC refit_flags ${ARG_DEPS})
+endfunction()
+
+# refit_test(NAME SOURCES a_test.cc DEPS layers LABELS unit): a GoogleTest program, one CTest entry a case.
+function(refit_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE refit_flags ${ARG_DEPS} GTest::gtest_main)
+  gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 DISCOVERY_TIMEOUT 120)
+endfunction()

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace refit {
+
+/// A box in memory: `count[0] x count[1] x ...` runs of `run` bytes each, `stride` bytes apart per dimension (outermost first).
+struct Strided {
+  std::byte* base = nullptr;
+  int64_t run = 0;
+  int32_t dims = 0;
+  int64_t count[5] = {};
+  int64_t stride[5] = {};
+  int64_t bytes() const {
+    int64_t total = run;
+    for (int32_t d = 0; d < dims; ++d) total *= count[d];
+    return total;
+  }
+};
+
+/// One end of a transfer, resolved to addresses. What is sent is the concatenation of the boxes.
+struct Part {
+  int32_t peer = -1;
+  int64_t bytes = 0;
+  std::vector<Strided> boxes;
+};
+
+/// A step, resolved. Sends to oneself pair up with receives from oneself.
+struct Group {
+  int32_t channel = 0, step = 0;
+  std::vector<Part> sends, recvs;
+};
+
+/// What an executor needs of a transport; one object per rank, used by that rank's thread only. Groups of a channel are posted one
+/// at a time, each after the one before it has ended; channels run concurrently.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+  virtual int32_t rank() const = 0;
+  virtual int32_t world() const = 0;
+
+  /// Memory for buffers, staging and packing; freed with the backend. Throws Error when there is not enough.
+  virtual std::byte* allocate(int64_t bytes) = 0;
+
+  /// Starts all messages of the group and returns. The group stays alive and untouched until it has ended.
+  virtual void post(const Group& group) = 0;
+
+  /// Blocks until some posted group has ended (all its messages are in place, or received by the peer) and returns its channel.
+  /// Throws Error (kind kWork) that names the ranks when `timeout_s` passes without progress or another rank has aborted.
+  virtual int32_t wait_any() = 0;
+
+  virtual void barrier() = 0;
+
+  /// Tells all ranks that this one has failed; every blocked call of theirs throws an Error with `reason`.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace refit

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plans/plan.h"
+#include "sim/cost/bound.h"
+#include "sim/cost/cost_model.h"
+#include "sim/fabric/fabric.h"
+#include "sim/layout/demand.h"
+#include "sim/layout/layout.h"
+#include "sim/model/model.h"
+
+namespace refit {
+
+/// All that a strategy may look at.
+struct Problem {
+  Model model;
+  Layout train, gen;
+  Demand demand;
+  Fabric fabric;
+  CostModel cost;
+  std::vector<int32_t> gpu_of_rank;  // -1: a number that no side uses
+  Inputs inputs;                     // texts of all of the above
+};
+
+struct SearchOptions {
+  std::string strategy = "relay";
+  uint64_t seed = 0;
+  int64_t staging_bytes = int64_t{1} << 30;
+};
+
+/// Called with what is being done and how much of it, 0..1.
+using Progress = std::function<void(const std::string& phase, double part)>;
+
+/// Plans the problem with the named strategy, checks the plan (a fault is a broken invariant of ours and raises an Error of kind
+/// kWork), bounds and simulates it, and fills in the prediction.
+Plan search(const Problem& problem, const SearchOptions& options, const Progress& progress = {});
+
+/// Names of all strategies, with one line each.
+std::vector<std::pair<std::string, std::string>> list_strategies();
+
+}  // namespace refit
