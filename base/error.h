@@ -12,8 +12,8 @@ enum class ErrorKind {
   kWork,   // the work itself failed: exit 1
 };
 
-/// Bad input, or a failing call into a library or the system. The message is one line and stands on its own: it names the
-/// place (file, line or key), what was found and what was expected.
+/// Bad input, or a failing call into a library or the system. The message is one line and stands on
+/// its own: it names the place (file, line or key), what was found and what was expected.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, ErrorKind kind = ErrorKind::kInput)
@@ -29,6 +29,10 @@ class Error : public std::runtime_error {
 
 /// Throws Error("PLACE: WHAT").
 [[noreturn]] void fail(std::string_view place, std::string_view what);
+
+/// The text in double quotes, fit for a one-line message: control characters become '?', long texts
+/// are shortened.
+std::string quote(std::string_view text);
 
 /// Ends the program: a broken invariant, never reachable from input.
 [[noreturn]] void check_failed(const char* condition, const char* file, int line);

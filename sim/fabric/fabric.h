@@ -30,9 +30,9 @@ struct Vertex {
 struct Gpu {
   int32_t vertex = -1;
   int32_t node = -1, domain = -1;
-  int32_t device = -1;              // index in its node
+  int32_t device = -1;                      // index in its node
   int32_t nvlink_out = -1, nvlink_in = -1;  // links; -1: no NVLink
-  std::vector<int32_t> nics;        // its own (nearest) NICs
+  std::vector<int32_t> nics;                // its own (nearest) NICs
   bool operator==(const Gpu&) const = default;
 };
 
@@ -44,14 +44,23 @@ struct Nic {
   bool operator==(const Nic&) const = default;
 };
 
+/// A switch that NICs plug into. `up` and `down` are -1 where the way to the spine never binds.
+struct Leaf {
+  int32_t vertex = -1;
+  int32_t up = -1, down = -1;  // links
+  bool operator==(const Leaf&) const = default;
+};
+
 struct Node {
   std::string name;
   std::vector<int32_t> gpus, nics;
   bool operator==(const Node&) const = default;
 };
 
-/// A cluster: structure and nominal rates; what of them is achievable, and overheads, belong to the cost model. Vertices and
-/// directed links are a graph (Boost.Graph runs on them inside the .cc files); the rest are views into it.
+/// A cluster: structure and nominal rates; what of them is achievable, and overheads, belong to the
+/// cost model. Vertices and directed links are a graph; the rest are views into it. Three
+/// connections have no link because they never bind: between a GPU and its own NICs, within a
+/// switch, and between leaf and spine at full bisection.
 struct Fabric {
   std::string name;
   std::string default_cost;  // name of a cost model
@@ -62,44 +71,68 @@ struct Fabric {
   std::vector<Node> nodes;
   std::vector<std::vector<int32_t>> domains;  // NVLink domains: GPUs
   std::vector<std::string> domain_names;
+  std::vector<Leaf> leaves;
+  int32_t spine = -1;  // vertex that joins the leaves; -1: none does
   int32_t rails = 0;
   bool operator==(const Fabric&) const = default;
 };
 
-/// Reads a fabric: a name or path of topologies/*.yaml. `nodes` overrides how many nodes the generator makes (0: the file's own count, else as
-/// many as `gpus_needed`, with train and gen ranks on separate NVLink domains, which the caller asks for by `place_ranks`).
+/// Text of a fabric file. Rates are those of one direction, latencies those of one link. Keys:
+///
+/// - `name`, `default_cost`: text.
+/// - `nodes`: how many nodes there are; optional, else as many as are needed.
+/// - `node.gpus`: 1 or more.
+/// - `node.nvlink`, `nvlink_latency`: port of a GPU to its NVSwitch. Left out: no NVLink, and every
+///   GPU is a domain of its own.
+/// - `node.nics`, `nic`, `nic_latency`: 1 or more. With more NICs than GPUs a GPU owns several,
+///   with fewer GPUs share one: NIC i belongs to GPU floor(i gpus / nics), or GPU g to NIC floor(g
+///   nics / gpus). The rail of a NIC is its number in the node.
+/// - `domain.nodes`: nodes that one NVLink domain spans; only with NVLink.
+/// - `network.kind`: `rail-optimized` (a leaf per rail, a spine), `rail-only` (leaves that nothing
+///   joins) or `flat` (one switch).
+/// - `network.oversubscription`: rail-optimized only, 1 or more: rate of a leaf's NICs over that
+///   of its way to the spine. 1 never binds.
+/// - `network.latency`: of a link between leaf and spine; optional, with oversubscription > 1.
 struct FabricSource {
   std::string text;  // YAML
   std::string name;  // for messages
 };
+
+/// A name of topologies/ or a path.
 FabricSource load_fabric_source(const std::string& name_or_path);
 
-/// Shape of the generator, before nodes are counted: what placement needs.
+/// What placement needs to know before nodes are counted.
 struct NodeShape {
   int32_t gpus_per_node = 0;
-  int32_t nodes_per_domain = 0;  // used ones
-  int32_t fixed_nodes = 0;       // 0: as many as needed
+  int32_t nodes_per_domain = 0;
+  int32_t fixed_nodes = 0;  // 0: as many as needed
 };
 NodeShape node_shape(const FabricSource& source);
 
-/// Makes the fabric with that many nodes (must be `fixed_nodes` where that is given). Ids are in order of nodes, then devices.
+/// Makes the fabric with that many nodes (must be `fixed_nodes` where that is given). Ids are in
+/// order of nodes, then devices; the last domain may be short of nodes.
 Fabric make_fabric(const FabricSource& source, int32_t nodes);
 
-/// Links of the path from one GPU to another, in order. Same domain: NVLink. Else the sender's own NIC, the receiver's own NIC (with several per
-/// GPU: number `way` of them, modulo), and the spine between leaves where it has finite links. Empty when from == to.
-/// Fails when there is none.
-std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way = 0);
-
-/// Rate at which everything outside `inside` (GPUs) can send into it, or it out: a maximum flow over the graph with the given
-/// link rates, bytes/s.
-double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into, std::span<const double> link_rate);
-
-/// GPU of every rank (index: rank). Default placement: train ranks fill nodes first, then gen ranks that are not train ranks start on a new NVLink domain.
-/// Result also says how many nodes that takes. `explicit_gpus` (rank -> GPU) overrides when not empty.
+/// GPU of every rank (index: rank), one rank a GPU. Train ranks fill nodes in ascending order; gen
+/// ranks that are not train ranks follow from the next NVLink domain on. Fails when that needs more
+/// than `fixed_nodes`.
 struct PlacedRanks {
   std::vector<int32_t> gpu;  // by rank; -1: a rank number in neither side
-  int32_t nodes = 0;
+  int32_t nodes = 0;         // to make the fabric with
 };
-PlacedRanks place_ranks(const NodeShape& shape, std::span<const int32_t> train, std::span<const int32_t> gen);
+PlacedRanks place_ranks(const NodeShape& shape, std::span<const int32_t> train,
+                        std::span<const int32_t> gen);
+
+/// Links of the path from one GPU to another, in order. Same domain: NVLink. Else the sender's own
+/// NIC, the receiver's own NIC (with several per GPU: number `way` of them, modulo), and the spine
+/// between leaves where it has finite links. Empty when from == to. Fails when there is none
+/// (rail-only, different rails): a relay has to be found by who asks.
+std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way = 0);
+
+/// Rate at which everything outside `inside` (GPUs) can send into it, or it out: a maximum flow
+/// over the graph with the given link rates, bytes/s. Every GPU may relay. 0 when one of the two is
+/// empty. O(links), plus a flow between domains and leaves.
+double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
+                    std::span<const double> link_rate);
 
 }  // namespace refit

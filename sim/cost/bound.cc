@@ -1,0 +1,204 @@
+#include "sim/cost/bound.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace refit {
+namespace {
+
+// Flows computed for cuts of GPUs, nodes and domains. Ports alone are exact for these unless
+// senders or the spine limit them further, so that the tightest cut is nearly always the first.
+constexpr size_t kMostFlows = 64;
+
+/// GPUs in disjoint groups, each of which is an X; with `only` >= 0 just that one.
+struct Partition {
+  Cut::Kind kind = Cut::Kind::kGpu;
+  std::vector<int32_t> group_of_gpu;
+  int32_t only = -1;
+};
+
+std::vector<Partition> make_partitions(const Layout& train, const Layout& gen, const Fabric& fabric,
+                                       const std::vector<int32_t>& gpu_of_rank) {
+  std::vector<Partition> partitions;
+  const auto add = [&](Cut::Kind kind, int32_t only, const auto& group_of) {
+    Partition& partition = partitions.emplace_back();
+    partition.kind = kind;
+    partition.only = only;
+    for (size_t gpu = 0; gpu < fabric.gpus.size(); ++gpu)
+      partition.group_of_gpu.push_back(group_of(gpu));
+  };
+  add(Cut::Kind::kGpu, -1, [](size_t gpu) { return static_cast<int32_t>(gpu); });
+  add(Cut::Kind::kNode, -1, [&](size_t gpu) { return fabric.gpus[gpu].node; });
+  add(Cut::Kind::kDomain, -1, [&](size_t gpu) { return fabric.gpus[gpu].domain; });
+  add(Cut::Kind::kRail, -1,
+      [&](size_t gpu) { return fabric.nics[static_cast<size_t>(fabric.gpus[gpu].nics[0])].rail; });
+  for (int32_t side = 0; side < 2; ++side) {
+    std::vector<char> on_side(fabric.gpus.size(), 0);
+    for (const int32_t rank : (side == 0 ? train : gen).ranks)
+      on_side[static_cast<size_t>(gpu_of_rank[static_cast<size_t>(rank)])] = 1;
+    add(Cut::Kind::kSide, side, [&](size_t gpu) { return on_side[gpu] ? side : 1 - side; });
+  }
+  return partitions;
+}
+
+/// Bytes that have to enter and to leave each group.
+struct Crossing {
+  std::vector<int64_t> into, out;
+};
+
+Crossing count_crossing(const Demand& demand, const std::vector<int32_t>& group_of_rank,
+                        size_t groups) {
+  std::vector<std::vector<int32_t>> groups_of_set;
+  groups_of_set.reserve(demand.rank_sets.size());
+  for (const std::vector<int32_t>& ranks : demand.rank_sets) {
+    std::vector<int32_t>& touched = groups_of_set.emplace_back();
+    for (const int32_t rank : ranks) touched.push_back(group_of_rank[static_cast<size_t>(rank)]);
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  }
+  Crossing crossing = {std::vector<int64_t>(groups, 0), std::vector<int64_t>(groups, 0)};
+  std::vector<int32_t> must_enter;
+  for (const DemandClass& item : demand.classes) {
+    const auto& holding = groups_of_set[static_cast<size_t>(item.holders)];
+    const auto& needing = groups_of_set[static_cast<size_t>(item.needers)];
+    must_enter.clear();
+    std::set_difference(needing.begin(), needing.end(), holding.begin(), holding.end(),
+                        std::back_inserter(must_enter));
+    for (const int32_t group : must_enter) crossing.into[static_cast<size_t>(group)] += item.bytes;
+    if (holding.size() == 1 && !must_enter.empty())
+      crossing.out[static_cast<size_t>(holding[0])] += item.bytes;
+  }
+  return crossing;
+}
+
+/// What the ports of X let in or out: no less than the maximum flow.
+double port_capacity(const Fabric& fabric, const std::vector<int32_t>& inside, bool into,
+                     const std::vector<double>& rates) {
+  double capacity = 0;
+  std::vector<int32_t> domains, nics;
+  for (const int32_t id : inside) domains.push_back(fabric.gpus[static_cast<size_t>(id)].domain);
+  std::sort(domains.begin(), domains.end());
+  for (const int32_t id : inside) {
+    const Gpu& gpu = fabric.gpus[static_cast<size_t>(id)];
+    nics.insert(nics.end(), gpu.nics.begin(), gpu.nics.end());
+    const int32_t port = into ? gpu.nvlink_in : gpu.nvlink_out;
+    const auto [first, last] = std::equal_range(domains.begin(), domains.end(), gpu.domain);
+    const bool whole_domain =
+        static_cast<size_t>(last - first) == fabric.domains[static_cast<size_t>(gpu.domain)].size();
+    if (port >= 0 && !whole_domain) capacity += rates[static_cast<size_t>(port)];
+  }
+  std::sort(nics.begin(), nics.end());
+  nics.erase(std::unique(nics.begin(), nics.end()), nics.end());
+  for (const int32_t id : nics) {
+    const Nic& nic = fabric.nics[static_cast<size_t>(id)];
+    capacity += rates[static_cast<size_t>(into ? nic.in : nic.out)];
+  }
+  return capacity;
+}
+
+/// A cut with its GPUs; the capacity is that of the ports until its flow is known.
+struct Candidate {
+  Cut cut;
+  std::vector<int32_t> inside;
+};
+
+std::vector<Candidate> make_candidates(const Demand& demand, const Partition& partition,
+                                       const Fabric& fabric,
+                                       const std::vector<int32_t>& gpu_of_rank,
+                                       const std::vector<double>& rates) {
+  const auto& group_of_gpu = partition.group_of_gpu;
+  const size_t groups = std::max<size_t>(
+      2, static_cast<size_t>(*std::max_element(group_of_gpu.begin(), group_of_gpu.end()) + 1));
+  std::vector<std::vector<int32_t>> members(groups);
+  for (size_t gpu = 0; gpu < group_of_gpu.size(); ++gpu)
+    members[static_cast<size_t>(group_of_gpu[gpu])].push_back(static_cast<int32_t>(gpu));
+  std::vector<int32_t> group_of_rank(gpu_of_rank.size(), -1);
+  for (size_t rank = 0; rank < gpu_of_rank.size(); ++rank)
+    if (gpu_of_rank[rank] >= 0)
+      group_of_rank[rank] = group_of_gpu[static_cast<size_t>(gpu_of_rank[rank])];
+
+  const Crossing crossing = count_crossing(demand, group_of_rank, groups);
+  std::vector<Candidate> candidates;
+  for (size_t group = 0; group < groups; ++group) {
+    if (partition.only >= 0 && group != static_cast<size_t>(partition.only)) continue;
+    for (const bool into : {true, false}) {
+      const int64_t bytes = (into ? crossing.into : crossing.out)[group];
+      if (bytes == 0) continue;
+      Cut cut = {partition.kind, static_cast<int32_t>(group), into, bytes,
+                 port_capacity(fabric, members[group], into, rates)};
+      candidates.push_back({cut, members[group]});
+    }
+  }
+  return candidates;
+}
+
+}  // namespace
+
+std::string cut_name(const Cut& cut, const Fabric& fabric) {
+  const size_t index = static_cast<size_t>(cut.index);
+  switch (cut.kind) {
+    case Cut::Kind::kGpu:
+      return "GPU " + fabric.vertices[static_cast<size_t>(fabric.gpus[index].vertex)].name;
+    case Cut::Kind::kNode:
+      return "node " + fabric.nodes[index].name;
+    case Cut::Kind::kDomain:
+      return "NVLink domain " + fabric.domain_names[index];
+    case Cut::Kind::kRail:
+      return fmt::format("rail {}", cut.index);
+    case Cut::Kind::kSide:
+      return cut.index == 0 ? "the train ranks" : "the gen ranks";
+  }
+  check_failed("a kind of cut", __FILE__, __LINE__);
+}
+
+LowerBound cut_bound(const Demand& demand, const Layout& train, const Layout& gen,
+                     const Fabric& fabric, const std::vector<int32_t>& gpu_of_rank,
+                     const std::vector<double>& rates) {
+  REFIT_CHECK(rates.size() == fabric.links.size());
+  for (const int32_t gpu : gpu_of_rank) REFIT_CHECK(gpu < static_cast<int32_t>(fabric.gpus.size()));
+  for (const std::vector<int32_t>& ranks : demand.rank_sets)
+    for (const int32_t rank : ranks) REFIT_CHECK(gpu_of_rank.at(static_cast<size_t>(rank)) >= 0);
+
+  std::vector<Candidate> candidates;
+  for (const Partition& partition : make_partitions(train, gen, fabric, gpu_of_rank))
+    for (Candidate& candidate : make_candidates(demand, partition, fabric, gpu_of_rank, rates))
+      candidates.push_back(std::move(candidate));
+  std::stable_sort(
+      candidates.begin(), candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return a.cut.seconds() > b.cut.seconds(); });
+
+  const auto order = [](const Cut& cut) { return std::tuple(cut.kind, cut.index, !cut.into); };
+  LowerBound bound;
+  size_t flows = 0;
+  for (Candidate& candidate : candidates) {
+    Cut& cut = candidate.cut;
+    const bool large = cut.kind == Cut::Kind::kRail || cut.kind == Cut::Kind::kSide;
+    if (!large && flows++ >= kMostFlows) continue;
+    cut.capacity = cut_capacity(fabric, candidate.inside, cut.into, rates);
+    if (!(cut.capacity > 0))
+      fail(fmt::format("fabric {}", fabric.name),
+           fmt::format("no link leads {} {}, but {} have to", cut.into ? "into" : "out of",
+                       cut_name(cut, fabric), print_bytes(static_cast<double>(cut.bytes))));
+    if (cut.seconds() > bound.seconds ||
+        (cut.seconds() == bound.seconds && order(cut) < order(bound.cut))) {
+      bound.seconds = cut.seconds();
+      bound.cut = cut;
+    }
+  }
+  if (bound.seconds == 0) {
+    bound.reason = "nothing has to move";
+    return bound;
+  }
+  bound.reason = fmt::format(
+      "{} of {}: {} at {}", bound.cut.into ? "ingress" : "egress", cut_name(bound.cut, fabric),
+      print_bytes(static_cast<double>(bound.cut.bytes)), print_rate(bound.cut.capacity));
+  return bound;
+}
+
+}  // namespace refit

@@ -1,0 +1,168 @@
+#include "sim/cost/cost_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/sim/fabric/fabrics.h"
+
+namespace refit {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CostModel, NominalCostsNothing) {
+  const CostModel cost = parse_cost(load_cost_source("nominal"));
+  EXPECT_EQ(cost.name, "nominal");
+  for (const LinkCost& link : {cost.nvlink, cost.net}) {
+    EXPECT_EQ(link.efficiency, 1);
+    EXPECT_EQ(link.flow_rate, 0);
+    EXPECT_EQ(link.step_start, 0);
+    EXPECT_EQ(link.message_start, 0);
+  }
+  EXPECT_EQ(cost.gpu_rate, 0);
+  EXPECT_EQ(cost.memory_rate, 0);
+  EXPECT_EQ(cost.copy_start, 0);
+  const Fabric fabric = SmallFabric().make(2);
+  const std::vector<double> rates = link_rates(fabric, cost);
+  ASSERT_EQ(rates.size(), fabric.links.size());
+  for (size_t i = 0; i < rates.size(); ++i) EXPECT_EQ(rates[i], fabric.links[i].rate);
+}
+
+// The published figures, to three digits.
+TEST(CostModel, AchievableRates) {
+  const Fabric h100 = make_fabric(load_fabric_source("dgx-h100"), 1);
+  const std::vector<double> rates =
+      link_rates(h100, parse_cost(load_cost_source(h100.default_cost)));
+  EXPECT_NEAR(rates[static_cast<size_t>(h100.gpus[0].nvlink_in)], 361.6e9, 0.1e9);
+  EXPECT_NEAR(rates[static_cast<size_t>(h100.nics[7].out)], 48.4e9, 0.01e9);
+  const Fabric gb200 = make_fabric(load_fabric_source("gb200-nvl72"), 1);
+  const std::vector<double> gb200_rates =
+      link_rates(gb200, parse_cost(load_cost_source(gb200.default_cost)));
+  EXPECT_NEAR(gb200_rates[static_cast<size_t>(gb200.gpus[0].nvlink_in)], 721.8e9, 0.1e9);
+  EXPECT_NEAR(gb200_rates[static_cast<size_t>(gb200.nics[3].in)], 48.35e9, 0.01e9);
+}
+
+// One message of one byte: what was measured as a whole, see the files.
+TEST(CostModel, StartUpsAddUp) {
+  const auto start = [](const char* fabric_name, bool net) {
+    const Fabric fabric = make_fabric(load_fabric_source(fabric_name), 32);
+    const CostModel cost = parse_cost(load_cost_source(fabric.default_cost));
+    const LinkCost& link = net ? cost.net : cost.nvlink;
+    double seconds = link.step_start + link.message_start;
+    for (const int32_t id : route(fabric, 0, net ? 64 : 1))
+      seconds += fabric.links[static_cast<size_t>(id)].latency;
+    return seconds;
+  };
+  EXPECT_NEAR(start("dgx-h100", false), 6.3e-6, 1e-9);
+  EXPECT_NEAR(start("dgx-h100", true), 27e-6, 1e-9);
+  EXPECT_NEAR(start("gb200-nvl72", false), 10.5e-6, 1e-9);
+  EXPECT_NEAR(start("gb200-nvl72", true), 25.2e-6, 1e-9);
+}
+
+TEST(CostModel, EveryFabricHasItsCosts) {
+  for (const char* name : {"dgx-h100", "gb200-nvl72", "emulated-4x4"}) {
+    const FabricSource source = load_fabric_source(name);
+    const int32_t fixed = node_shape(source).fixed_nodes;
+    const Fabric fabric = make_fabric(source, fixed > 0 ? fixed : 2);
+    EXPECT_EQ(parse_cost(load_cost_source(fabric.default_cost)).name, fabric.default_cost);
+  }
+  EXPECT_THROW(load_cost_source("no-such-model"), Error);
+}
+
+const char* const kRight = R"(name: wrong
+nvlink: {efficiency: 0.8, flow_rate: 100GB/s, step_start: 5us, message_start: 1us}
+net:
+  efficiency: 0.9
+  flow_rate: none
+  step_start: 20us
+  message_start: 2us
+gpu_rate: 400GB/s
+memory_rate: 1TB/s
+copy_start: 4us
+)";
+
+TEST(CostModel, EveryFieldIsRead) {
+  const CostModel cost = parse_cost({kRight, "right.yaml"});
+  EXPECT_EQ(cost.nvlink.efficiency, 0.8);
+  EXPECT_EQ(cost.nvlink.flow_rate, 100e9);
+  EXPECT_DOUBLE_EQ(cost.nvlink.step_start, 5e-6);
+  EXPECT_DOUBLE_EQ(cost.nvlink.message_start, 1e-6);
+  EXPECT_EQ(cost.net.efficiency, 0.9);
+  EXPECT_EQ(cost.net.flow_rate, 0);
+  EXPECT_DOUBLE_EQ(cost.net.step_start, 20e-6);
+  EXPECT_DOUBLE_EQ(cost.net.message_start, 2e-6);
+  EXPECT_EQ(cost.gpu_rate, 400e9);
+  EXPECT_EQ(cost.memory_rate, 1e12);
+  EXPECT_DOUBLE_EQ(cost.copy_start, 4e-6);
+}
+
+TEST(CostModel, SpineAndNicsAreTheNet) {
+  SmallFabric small;
+  small.network = "{kind: rail-optimized, oversubscription: 2}";
+  const Fabric fabric = small.make(2);
+  const std::vector<double> rates = link_rates(fabric, parse_cost({kRight, "right.yaml"}));
+  EXPECT_DOUBLE_EQ(rates[static_cast<size_t>(fabric.gpus[0].nvlink_out)], 0.8 * 100e9);
+  EXPECT_DOUBLE_EQ(rates[static_cast<size_t>(fabric.nics[0].out)], 0.9 * 10e9);
+  EXPECT_DOUBLE_EQ(rates[static_cast<size_t>(fabric.leaves[0].down)], 0.9 * 10e9);
+}
+
+/// A right model with one text replaced by another that makes it wrong, and what the message has to
+/// contain.
+struct Wrong {
+  const char* name;
+  const char* old_text;
+  const char* new_text;
+  const char* message;
+};
+
+class WrongCost : public ::testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongCost, IsRefused) {
+  std::string text = kRight;
+  const std::string old_text = GetParam().old_text;
+  const size_t at = text.find(old_text);
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, old_text.size(), GetParam().new_text);
+  try {
+    parse_cost({text, "wrong.yaml"});
+    FAIL() << "accepted:\n" << text;
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("wrong.yaml"));
+    EXPECT_THAT(error.what(), HasSubstr(GetParam().message));
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    CostModel, WrongCost,
+    ::testing::Values(
+        Wrong{"NoName", "name: wrong\n", "", "name"},
+        Wrong{"EmptyName", "name: wrong\n", "name: ''\n", "name"},
+        Wrong{"UnknownKey", "gpu_rate:", "gpu_rates: none\ngpu_rate:", "gpu_rates"},
+        Wrong{"UnknownLinkKey", "  efficiency: 0.9", "  efficiency: 0.9\n  rate: 50GB/s", "rate"},
+        Wrong{"NoEfficiency", "  efficiency: 0.9\n", "", "efficiency"},
+        Wrong{"ZeroEfficiency", "efficiency: 0.9", "efficiency: 0", "efficiency"},
+        Wrong{"NegativeEfficiency", "efficiency: 0.9", "efficiency: -0.9", "efficiency"},
+        Wrong{"EfficiencyAboveOne", "efficiency: 0.9", "efficiency: 1.01", "at most 1"},
+        Wrong{"EfficiencyNotANumber", "efficiency: 0.9", "efficiency: .nan", "efficiency"},
+        Wrong{"EfficiencyWithUnit", "efficiency: 0.9", "efficiency: 90%", "efficiency"},
+        Wrong{"NoFlowRate", "  flow_rate: none\n", "", "flow_rate"},
+        Wrong{"FlowRateWithoutUnit", "flow_rate: 100GB/s", "flow_rate: 100", "flow_rate"},
+        Wrong{"ZeroFlowRate", "flow_rate: 100GB/s", "flow_rate: 0GB/s", "flow_rate"},
+        Wrong{"NegativeGpuRate", "gpu_rate: 400GB/s", "gpu_rate: -400GB/s", "gpu_rate"},
+        Wrong{"NoGpuRate", "gpu_rate: 400GB/s\n", "", "gpu_rate"},
+        Wrong{"MemoryRateIsATime", "memory_rate: 1TB/s", "memory_rate: 1us", "memory_rate"},
+        Wrong{"StartWithoutUnit", "step_start: 20us", "step_start: 20", "step_start"},
+        Wrong{"NegativeStart", "message_start: 2us", "message_start: -2us", "message_start"},
+        Wrong{"NoCopyStart", "copy_start: 4us\n", "", "copy_start"},
+        Wrong{"CopyStartIsNone", "copy_start: 4us", "copy_start: none", "copy_start"},
+        Wrong{"NetIsNoMap", "net:\n", "net: 1\nnetwork:\n", "net"},
+        Wrong{"NoNet", "net:\n", "network:\n", "net"},
+        Wrong{"RateIsAList", "gpu_rate: 400GB/s", "gpu_rate: [400GB/s]", "gpu_rate"},
+        Wrong{"TwiceTheSameKey", "copy_start: 4us", "copy_start: 4us\ncopy_start: 4us",
+              "copy_start"}),
+    [](const auto& wrong) { return wrong.param.name; });
+
+}  // namespace
+}  // namespace refit
