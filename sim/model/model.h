@@ -9,37 +9,39 @@
 
 namespace refit {
 
-/// What a tensor is in its network: how a framework cuts it follows from this (sim/layout), never from its name.
+/// What a tensor is in its network: how a framework cuts it follows from this (sim/layout), never
+/// from its name.
 enum class Role : uint8_t {
-  kReplicated,   // norms, router, biases of rows, MLA's down-projections: every tensor-parallel rank holds all
-  kVocab,        // embedding, lm_head: rows of the (padded) vocabulary
-  kColumn,       // output features in dim 0: q, gate, up
-  kKvColumn,     // like kColumn, but by KV heads: replicated when there are more ranks than heads
-  kRow,          // input features in dim 1: o, down
-  kExpertColumn, // [E, ffn, hidden]: gate, up of all experts of a layer
-  kExpertRow,    // [E, hidden, ffn]: down
+  kReplicated,    // all of it on every tensor-parallel rank: norms, router, MLA's down-projections
+  kVocab,         // rows of the (padded) vocabulary: embedding, lm_head
+  kColumn,        // output features in dim 0: q, gate, up and their biases
+  kKvColumn,      // like kColumn, but by KV heads: replicated when there are more ranks than heads
+  kRow,           // input features in dim 1: o, down
+  kExpertColumn,  // [E, ffn, hidden]: gate, up of all experts of a layer
+  kExpertRow,     // [E, hidden, ffn]: down
 };
 
 /// The block of the model in which a tensor lives: which pipeline stage holds it.
 enum class Block : uint8_t { kEmbedding, kLayer, kHead };
 
 struct Tensor {
-  std::string name;  // experts of one projection and layer are one tensor: "model.layers.3.mlp.experts.gate_proj.weight"
+  // Experts of one projection and layer are one: "model.layers.3.mlp.experts.gate_proj.weight".
+  std::string name;
   Dims shape;
   Dtype dtype = Dtype::kBf16;
   Role role = Role::kReplicated;
   Block block = Block::kLayer;
-  int32_t layer = -1;  // of Block::kLayer
-  bool ffn = false;    // FFN or expert weight: "bulk" in the words of PEERS.md 3.1
+  int32_t layer = -1;  // of Block::kLayer; multi-token-prediction layers are Block::kHead
+  bool ffn = false;    // FFN or expert weight, no shared expert: the bulk of a refit in NeMo RL
   bool operator==(const Tensor&) const = default;
 };
 
 struct Model {
   std::string name;
-  std::string family;  // row of the table of architectures ("qwen3", "qwen3_moe", "deepseek_v3", ...)
+  std::string family;  // row of the table of architectures: "qwen3", "deepseek_v3", ...
   int32_t layers = 0;
-  int32_t kv_heads = 0;
-  int32_t experts = 0;  // 0: dense
+  int32_t kv_heads = 0;  // of the kKvColumn tensors; 0: none, or a tensor list that does not tell
+  int32_t experts = 0;   // 0: dense
   bool tied_embeddings = false;  // lm_head is the embedding
   std::vector<Tensor> tensors;
   bool operator==(const Model&) const = default;
@@ -49,16 +51,25 @@ int64_t tensor_bytes(const Tensor& tensor);
 int64_t model_bytes(const Model& model);
 
 struct ModelOptions {
-  std::string dtype;              // wire dtype where the config leaves a choice; "" = the config's own, bf16 for quantised ones
-  bool mtp = false;               // multi-token-prediction layers too
-  bool unknown_replicate = false; // unknown tensor names are replicated instead of refused
+  // Of the weights; "": the config's own, bf16 for quantised ones. A tensor list leaves no choice.
+  std::string dtype;
+  bool mtp = false;  // multi-token-prediction layers too
+  // Unknown names of a tensor list are replicated (outside the layers with Block::kHead), not
+  // refused.
+  bool unknown_replicate = false;
 };
 
-/// A named model of models/, or a file: Hugging Face config.json, NCCL M2N model JSON ({name: {shape, dtype}}). The kind of a file is
-/// found from its content.
+/// A named model of models/, a checkpoint's folder (its config.json), or a file: Hugging Face
+/// config.json, model.safetensors.index.json (with the config.json or the checkpoint's files beside
+/// it), .safetensors, NCCL M2N model JSON ({name: {shape, dtype}}).
 Model load_model(const std::string& name_or_path, const ModelOptions& options = {});
 
-/// The same from text; `place` names it in messages. `text` is what load_model read (kept in the plan's inputs).
-Model parse_model(const std::string& text, const std::string& place, const ModelOptions& options = {});
+/// The text from which parse_model gives the same model anywhere: what a plan keeps.
+std::string resolve_model(const std::string& name_or_path);
+
+/// A model from text: a file of models/ (YAML), a config.json or a tensor list; which one is found
+/// from the content. `place` names it in messages, and its file name (without endings) the model.
+Model parse_model(const std::string& text, const std::string& place,
+                  const ModelOptions& options = {});
 
 }  // namespace refit
