@@ -15,7 +15,8 @@ struct Atom {
   int32_t needers = -1;  // of Demand::rank_sets
 };
 
-/// The atoms of all tensors that have the same shape and the same maps on both sides. They tile what is needed.
+/// The atoms of all tensors that have the same shape and the same maps on both sides. They tile
+/// what is needed.
 struct Overlay {
   int32_t train_map = -1, gen_map = -1;
   std::vector<Atom> atoms;
@@ -33,13 +34,15 @@ struct DemandClass {
 struct Demand {
   std::vector<std::vector<int32_t>> rank_sets;  // distinct, each ascending
   std::vector<Overlay> overlays;
-  std::vector<int32_t> tensor_overlay;          // by tensor
-  std::vector<DemandClass> classes;             // ordered by (holders, needers)
-  int64_t bytes = 0;                            // over all needers: what direct delivery would put on wires
-  int64_t copy_bytes = 0;                       // of needers that hold it themselves
+  std::vector<int32_t> tensor_overlay;  // by tensor
+  std::vector<DemandClass> classes;     // ordered by (holders, needers)
+  int64_t bytes = 0;                    // over all needers: what direct delivery would put on wires
+  int64_t copy_bytes = 0;               // of needers that hold it themselves
 };
 
-/// Overlays both sides. Fails when some needed element has no holder (names tensor, box, rank).
+/// Overlays both sides. Fails when some needed element has no holder (names tensor, box, rank), and
+/// when a box of a 4-bit tensor does not begin and end on bytes. Work and memory per pair of maps
+/// are linear in the cells between all their cuts, which for layouts made of meshes are the atoms.
 Demand make_demand(const Model& model, const Layout& train, const Layout& gen);
 
 }  // namespace refit

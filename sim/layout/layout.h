@@ -24,32 +24,38 @@ struct Placement {
 
 /// How a dimension of n elements is cut into k parts.
 enum class Split : uint8_t {
-  kEven,     // k divides n, or an error
-  kChunk,    // torch.chunk: ceil(n/k) each, trailing parts short or empty
-  kBalanced, // torch.tensor_split: the first n mod k parts one longer
+  kEven,      // k divides n, or an error
+  kChunk,     // torch.chunk: ceil(n/k) each, trailing parts short or empty
+  kBalanced,  // torch.tensor_split: the first n mod k parts one longer
 };
 
-/// Part `index` of `parts` of n elements, as [lo, hi). kEven fails with `place` when it does not divide.
-std::pair<int64_t, int64_t> split_range(int64_t n, int64_t parts, int64_t index, Split split, const std::string& place);
+/// Part `index` of `parts` of n elements, as [lo, hi). kEven fails with `place` when it does not
+/// divide.
+std::pair<int64_t, int64_t> split_range(int64_t n, int64_t parts, int64_t index, Split split,
+                                        const std::string& place);
 
-/// What each rank of the mesh holds of a tensor of this shape: one dense shard; empty shards are left out. Axes that shard the
-/// same dimension cut it one after the other, first axis first.
-RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements, Split split, const std::string& place);
+/// What each rank of the mesh holds of a tensor of this shape: one dense shard; empty shards are
+/// left out. Axes that shard the same dimension cut it one after the other, first axis first.
+RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
+                 Split split, const std::string& place);
 
 /// One side: what every rank holds of every tensor of a model.
 struct Layout {
-  std::string spec;                  // as given
-  std::vector<int32_t> ranks;        // every rank of the side, ascending; some may hold nothing
-  std::vector<RankMap> maps;         // shared by tensors of equal shape and placement
-  std::vector<int32_t> tensor_map;   // by tensor of the model
-  std::vector<std::string> notes;    // choices made for the user, to be shown ("stages of 4,4,...,3 layers")
+  std::string spec;                 // as given
+  std::vector<int32_t> ranks;       // every rank of the side, ascending; some may hold nothing
+  std::vector<RankMap> maps;        // shared by tensors of equal shape and placement
+  std::vector<int32_t> tensor_map;  // by tensor of the model
+  std::vector<std::string> notes;   // choices made for the user, to be shown
 };
 
-/// Reads a layout: "megatron:tp=4,pp=2,..." or "vllm:tp=8,dp=2,...", or the path of an NCCL M2N system JSON (`side` tells which half).
-/// Grids as in DESIGN.md section 3. `first_rank` is the rank number of the side's first rank where the text has no `ranks=`.
+/// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "fsdp:world=8", or an NCCL M2N
+/// system JSON, as a path or as its text (`side` tells which half). Grids as in DESIGN.md section
+/// 3. `first_rank` is the rank number of the side's first rank where the text has no `ranks=`. Every
+/// error names the layout, the key or tensor, what was found and what was expected.
 Layout load_layout(const std::string& spec, const Model& model, Side side, int32_t first_rank);
 
-/// Text from which load_layout gives the same layout anywhere: `spec` itself, or the content of the file it names.
+/// Text from which load_layout gives the same layout anywhere: `spec` itself, or the content of the
+/// file it names.
 std::string resolve_layout(const std::string& spec);
 
 }  // namespace refit

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/layout/grid.h"
+#include "sim/layout/layout.h"
+#include "sim/layout/stages.h"
+
+namespace refit {
+
+// One reader per kind of layout; load_layout chooses among them. `place` is for messages, ranks are
+// in grid order.
+
+/// Megatron-Core's sizes. A pipeline stage has W ranks: dense tensors live on tp x cp x dp = W of
+/// them, experts on etp x ep x edp = W, both in the order that `order` says.
+struct MegatronSizes {
+  int32_t tp = 1, ep = 1, etp = 1, cp = 1;
+  std::optional<int32_t> dp, edp, world;  // none: W = lcm(tp * cp, etp * ep)
+  std::string order = "tp-cp-ep-dp-pp";   // fastest first; axes left out have size 1
+  StageOptions stages;
+};
+
+/// Ranks of the whole grid, pp * W. Sizes that contradict each other are refused with the numbers.
+int32_t megatron_world(const MegatronSizes& sizes, const std::string& place);
+Layout megatron_layout(const Model& model, const MegatronSizes& sizes,
+                       const std::vector<int32_t>& ranks, const std::string& place);
+
+Layout load_megatron(const std::string& text, const Model& model, int32_t first_rank);
+Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank);
+Layout load_fsdp(const std::string& text, const Model& model, int32_t first_rank);
+
+/// FSDP2: dimension 0 of every tensor in torch chunks over `shards` neighbours; `replicas` such
+/// groups (HSDP).
+Layout fsdp_layout(const Model& model, int32_t replicas, int32_t shards,
+                   const std::vector<int32_t>& ranks, const std::string& place);
+
+/// One half of an NCCL M2N system JSON. `name` names the text in messages.
+Layout parse_m2n_system(const std::string& text, const std::string& name, const Model& model,
+                        Side side, int32_t first_rank);
+
+}  // namespace refit

@@ -1,0 +1,154 @@
+#include "sim/layout/grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace refit {
+namespace {
+
+bool is_expert(const Tensor& tensor) {
+  return tensor.role == Role::kExpertColumn || tensor.role == Role::kExpertRow;
+}
+
+/// The dimension of the tensor that the axis cuts, -1 for none.
+int32_t cut_dimension(const Tensor& tensor, std::string_view axis) {
+  if (axis == "ep") return 0;
+  switch (tensor.role) {
+    case Role::kReplicated:
+      return -1;
+    case Role::kVocab:
+    case Role::kColumn:
+      return axis == "tp" ? 0 : -1;
+    case Role::kKvColumn:
+      return axis == "tp" || axis == "kv" ? 0 : -1;
+    case Role::kRow:  // the bias is added after the reduction, so every rank has all of it
+      return axis == "tp" && tensor.shape.count > 1 ? 1 : -1;
+    case Role::kExpertColumn:
+      return axis == "etp" ? 1 : -1;
+    case Role::kExpertRow:
+      return axis == "etp" && tensor.shape.count > 2 ? 2 : -1;
+  }
+  REFIT_CHECK(false);
+  return -1;
+}
+
+/// With more ranks than KV heads, tp / kv_heads neighbours share a head: axis "tp" becomes "kv" x
+/// "kv_copy".
+Mesh share_kv_heads(const Mesh& mesh, int32_t kv_heads, const std::string& place) {
+  const auto tp = std::find(mesh.axis.begin(), mesh.axis.end(), "tp") - mesh.axis.begin();
+  REFIT_CHECK(tp < std::ssize(mesh.axis));
+  const int32_t size = mesh.size[static_cast<size_t>(tp)];
+  if (size == 1) return mesh;
+  if (kv_heads < 1)
+    fail(place, "an unknown number of KV heads", "a model that tells it, to cut by tp");
+  if (kv_heads % size == 0) return mesh;
+  if (size % kv_heads != 0) {
+    fail(place, fmt::format("{} KV heads over tp={}", kv_heads, size), "one to divide the other");
+  }
+  Mesh shared = mesh;
+  shared.axis[static_cast<size_t>(tp)] = "kv";
+  shared.size[static_cast<size_t>(tp)] = kv_heads;
+  shared.axis.insert(shared.axis.begin() + tp + 1, "kv_copy");
+  shared.size.insert(shared.size.begin() + tp + 1, size / kv_heads);
+  return shared;
+}
+
+/// The same mesh on two stages: one more axis, over which tensors are replicated.
+Mesh join(const Mesh& first, const Mesh& last) {
+  Mesh both = first;
+  both.axis.insert(both.axis.begin(), "end");
+  both.size.insert(both.size.begin(), 2);
+  both.ranks.insert(both.ranks.end(), last.ranks.begin(), last.ranks.end());
+  return both;
+}
+
+Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
+                 const std::string& place) {
+  const auto mesh_of = [&](const Stage& stage) {
+    if (is_expert(tensor)) return stage.experts;
+    return tensor.role == Role::kKvColumn ? share_kv_heads(stage.dense, model.kv_heads, place)
+                                          : stage.dense;
+  };
+  const Stage& last = grid.stages.back();
+  switch (tensor.block) {
+    case Block::kEmbedding: {
+      const Mesh mesh = mesh_of(grid.stages.front());
+      const bool at_both_ends =
+          model.tied_embeddings && tensor.role == Role::kVocab && grid.stages.size() > 1;
+      return at_both_ends ? join(mesh, mesh_of(last)) : mesh;
+    }
+    case Block::kHead:
+      return mesh_of(last);
+    case Block::kLayer: {
+      const auto layer = static_cast<size_t>(tensor.layer);
+      REFIT_CHECK(layer < grid.stage_of_layer.size());
+      return mesh_of(grid.stages[static_cast<size_t>(grid.stage_of_layer[layer])]);
+    }
+  }
+  REFIT_CHECK(false);
+  return {};
+}
+
+}  // namespace
+
+Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
+                std::span<const int32_t> ranks) {
+  Mesh mesh;
+  int32_t stride = 1;
+  std::vector<int32_t> numbers{0};
+  for (size_t axis = 0; axis < order.axis.size(); ++axis) {
+    const int32_t size = order.size[axis];
+    if (order.axis[axis] == fixed) {
+      for (int32_t& number : numbers) number += index * stride;
+    } else {
+      mesh.axis.insert(mesh.axis.begin(), order.axis[axis]);
+      mesh.size.insert(mesh.size.begin(), size);
+      const size_t count = numbers.size();
+      for (int32_t i = 1; i < size; ++i) {
+        for (size_t k = 0; k < count; ++k) numbers.push_back(numbers[k] + i * stride);
+      }
+    }
+    stride *= size;
+  }
+  REFIT_CHECK(stride == std::ssize(ranks));
+  mesh.ranks.reserve(numbers.size());
+  for (const int32_t number : numbers) mesh.ranks.push_back(ranks[static_cast<size_t>(number)]);
+  return mesh;
+}
+
+int32_t MapTable::map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
+                         Split split, const std::string& place) {
+  std::vector<int32_t> dims;
+  for (const Placement& placement : placements) dims.push_back(placement.dim);
+  const auto [it, is_new] =
+      ids_.try_emplace(Key{shape, std::move(dims), split, mesh.size, mesh.ranks},
+                       static_cast<int32_t>(maps_.size()));
+  if (is_new) maps_.push_back(make_map(shape, mesh, placements, split, place));
+  return it->second;
+}
+
+Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32_t> ranks,
+                     const std::string& place) {
+  Layout layout;
+  layout.ranks.assign(ranks.begin(), ranks.end());
+  std::sort(layout.ranks.begin(), layout.ranks.end());
+  layout.notes = grid.notes;
+  MapTable table;
+  for (const Tensor& tensor : model.tensors) {
+    const std::string tensor_place = fmt::format("{}, tensor {}", place, tensor.name);
+    const Mesh mesh = tensor_mesh(model, tensor, grid, tensor_place);
+    std::vector<Placement> placements;
+    for (const std::string& axis : mesh.axis) placements.push_back({cut_dimension(tensor, axis)});
+    const Split split = tensor.role == Role::kVocab ? Split::kChunk
+                        : is_expert(tensor)         ? grid.expert_split
+                                                    : Split::kEven;
+    layout.tensor_map.push_back(table.map_of(tensor.shape, mesh, placements, split, tensor_place));
+  }
+  layout.maps = table.take();
+  return layout;
+}
+
+}  // namespace refit

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "sim/layout/layout.h"
+#include "sim/model/model.h"
+
+namespace refit {
+
+/// One pipeline stage: the same ranks as two meshes. Of `dense` the axis "tp" cuts, of `experts`
+/// the axes "ep" (which experts) and "etp" (each expert); tensors are replicated over all other
+/// axes.
+struct Stage {
+  Mesh dense, experts;
+};
+
+/// What a framework's parallelism sizes come to.
+struct Grid {
+  std::vector<Stage> stages;
+  std::vector<int32_t> stage_of_layer;
+  Split expert_split = Split::kEven;  // of the experts over "ep"
+  std::vector<std::string> notes;
+};
+
+/// Axes over the ranks 0 .. product - 1, the first axis fastest: Megatron's RankGenerator.
+struct RankOrder {
+  std::vector<std::string> axis;
+  std::vector<int32_t> size;
+};
+
+/// The ranks whose index on the axis `fixed` is `index`, as a mesh of the other axes (slowest
+/// first), numbered through `ranks`.
+Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
+                std::span<const int32_t> ranks);
+
+/// Collects a layout's maps: equal shape, mesh and placement give one map, numbered in order of
+/// first use.
+class MapTable {
+ public:
+  int32_t map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
+                 Split split, const std::string& place);
+  std::vector<RankMap> take() { return std::move(maps_); }
+
+ private:
+  using Key =
+      std::tuple<Dims, std::vector<int32_t>, Split, std::vector<int32_t>, std::vector<int32_t>>;
+  std::map<Key, int32_t> ids_;
+  std::vector<RankMap> maps_;
+};
+
+/// Places every tensor of the model by its role and block (sim/model/model.h) on the grid. The
+/// embedding is on the first stage, the head on the last; a tied embedding is on both, as
+/// frameworks keep a copy at either end. Rows of the vocabulary are cut in chunks of
+/// ceil(rows / tp): what frameworks pad is not transferred.
+Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32_t> ranks,
+                     const std::string& place);
+
+}  // namespace refit
