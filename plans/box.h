@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,9 +57,10 @@ struct Uncovered {
   int64_t times = 0;
 };
 
-/// Do the boxes (each inside `area`) cover every element of `area` exactly once? Exact in any dimension: the sum of the boxes'
-/// indicator functions equals the area's exactly when their mixed differences do, that is, when the signed corners cancel.
-/// O(2^d n log n) for the d dimensions that some box cuts. Returns true, or false and the first wrong point.
+/// Do the boxes (each inside `area`, which has less than 2^57 elements) cover every element of `area` exactly once? Exact in
+/// any dimension: the sum of the boxes' indicator functions equals the area's exactly when their mixed differences do, that is,
+/// when the signed corners cancel. O(2^d n log n) for the d dimensions that some box cuts. Returns true, or false and the first
+/// wrong point.
 bool covers_once(const Box& area, std::span<const Box> boxes, Uncovered* wrong = nullptr);
 
 }  // namespace refit

@@ -7,7 +7,18 @@ namespace refit {
 
 /// Element types. The values are stored in plan files: the list only grows at its end.
 enum class Dtype : uint8_t {
-  kFp64, kFp32, kBf16, kFp16, kFp8E4m3, kFp8E5m2, kFp4E2m1, kE8m0, kInt64, kInt32, kInt8, kUint8,
+  kFp64,
+  kFp32,
+  kBf16,
+  kFp16,
+  kFp8E4m3,
+  kFp8E5m2,
+  kFp4E2m1,
+  kE8m0,
+  kInt64,
+  kInt32,
+  kInt8,
+  kUint8,
 };
 inline constexpr int kDtypeCount = 12;
 

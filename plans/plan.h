@@ -54,7 +54,8 @@ struct PlanTensor {
   Dtype gen_dtype = Dtype::kBf16;
   int32_t train_map = -1;
   int32_t gen_map = -1;
-  // Buffers that hold the shards; fused tensors share one. Default: one buffer of the tensor's own name.
+  // Buffers that hold the shards; fused tensors share one, and then have one dtype. By default one buffer of the tensor's own
+  // name. -1 only where there is no map.
   int32_t train_buffer = -1;
   int32_t gen_buffer = -1;
   bool operator==(const PlanTensor&) const = default;
@@ -63,10 +64,10 @@ struct PlanTensor {
 /// Where a rank runs.
 struct PlanRank {
   bool train = false, gen = false;
-  std::string node;          // host
+  std::string node;  // host
   std::string nvlink_domain;
-  int32_t gpu = -1;          // GPU of the fabric
-  int32_t device = 0;        // index of the GPU in its node
+  int32_t gpu = -1;            // GPU of the fabric
+  int32_t device = 0;          // index of the GPU in its node
   std::vector<int32_t> rails;  // rails of its own NICs
   bool operator==(const PlanRank&) const = default;
 };
@@ -88,8 +89,9 @@ struct Slot {
 /// A sub-box of one area of this rank.
 struct Piece {
   int32_t tensor = -1;
-  int32_t box = -1;   // of Program::boxes
-  int32_t area = -1;  // train, gen: index among the rank's shards of the tensor; staging: index of Program::slots
+  int32_t box = -1;  // of Program::boxes
+  int32_t area =
+      -1;  // train, gen: index among the rank's shards of the tensor; staging: index of Program::slots
   Place place = Place::kTrain;
   Dtype wire = Dtype::kBf16;
   bool operator==(const Piece&) const = default;
@@ -132,8 +134,8 @@ struct Program {
 
 /// What the search promised. Seconds.
 struct Prediction {
-  double predicted_s = 0;    // simulated
-  double estimated_s = 0;    // closed form
+  double predicted_s = 0;  // simulated
+  double estimated_s = 0;  // closed form
   double lower_bound_s = 0;
   std::string bound_reason;  // the cut or prices that give it
   bool operator==(const Prediction&) const = default;
@@ -146,8 +148,9 @@ using Inputs = std::vector<std::pair<std::string, std::string>>;
 struct Plan {
   std::string strategy;
   uint64_t seed = 0;
-  int64_t staging_bytes = 0;  // bound per rank: slots plus the packing of messages (see staging_use)
-  int32_t max_peers = 0;      // bound on network peers per rank; 0: none
+  int64_t staging_bytes =
+      0;                  // bound per rank: slots plus the packing of messages (see staging_use)
+  int32_t max_peers = 0;  // bound on network peers per rank; 0: none
   std::vector<Channel> channels;
   std::vector<PlanRank> ranks;
   std::vector<std::string> buffers;
@@ -158,6 +161,19 @@ struct Plan {
   Inputs inputs;
   bool operator==(const Plan&) const = default;
 };
+
+/// Are the two ranks joined by NVLink (or one and the same)? Ranks whose NVLink domain has no name are on their own.
+bool same_domain(const Plan& plan, int32_t a, int32_t b);
+
+/// One past the last element of the shard in its buffer.
+int64_t shard_end(const Shard& shard);
+
+/// Index of the step of a channel in `steps`, or -1.
+int32_t find_step(const Program& program, int32_t channel, int32_t id);
+
+/// The message of a step to (from) a peer, or null.
+const Message* find_send(const Program& program, const Step& step, int32_t peer);
+const Message* find_recv(const Program& program, const Step& step, int32_t peer);
 
 /// The area that a piece is part of, as a Shard (offset in elements; for staging from the start of the slot).
 Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece);
