@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace refit {
+
+// Max-min fair rates of flows that share resources, kept up to date while flows come and go. Knows
+// nothing of networks.
+//
+// Problem. Resource r has a capacity C_r > 0; flow f crosses a set of resources and may have a cap
+// of its own, K_f. Wanted are rates x_f with
+//
+//     sum of x_f over the flows on r  <=  C_r  for each r,      x_f <= K_f  for each f,      (1)
+//
+// in which no flow can gain without taking from one that has no more than it. These rates exist,
+// are unique, and are known by a certificate: each flow either runs at its own cap or crosses a
+// *bottleneck*: a resource that is full and on which no flow is faster (Bertsekas & Gallager, Data
+// Networks, 2nd ed., section 6.5.2).
+//
+// Example: A = {f, g} with C = 10, B = {g, h} with C = 4. B is the tighter: g = h = 2; what g
+// leaves of A is f's: f = 8.
+//
+// Levels. The textbook's progressive filling lifts all flows together and freezes those of each
+// resource as it fills. The height at which r fills is its level v_r, infinite when it never does.
+// Levels hold the whole solution,
+//
+//     x_f = min(K_f, min of v_r over the resources of f),                                    (2)
+//
+// and each is a function of the others: with c_f = min(K_f, min of v_q over the *other* resources q
+// of f), what f could do if r did not exist,
+//
+//     v_r = the least v with  sum of min(v, c_f) over the flows on r  =  C_r,                (3)
+//           infinite if  sum of c_f  <  C_r.
+//
+// Any solution of (3) yields the certificate: a resource with a finite level is full, and its
+// fastest flows run at that level.
+//
+// Algorithm. Resources whose flows have changed are dirty. The dirty resource of the lowest level
+// is solved by (3); when its level moves from a to b, then a flow with c_f > min(a, b), and no
+// other, may look different to its other resources: they become dirty. This ends when nothing is
+// dirty. It is progressive filling, started again at the level that an event disturbs and following
+// only what the event really changes: in a symmetric pattern the end of one flow touches two
+// resources.
+//
+// Why it ends: v_r >= C_r / |r| whatever the others say, so the lowest level is right once and for
+// all as soon as its resources have been visited; then the next lowest, given the first; and so on.
+//
+// Slack. Of a resource that is not full, C_r - sum of c_f is kept instead of visiting it: it
+// becomes dirty when this runs out, so ample resources with many flows cost O(1) a change.
+//
+// Rounding. Levels, rates and fullness are compared with a relative tolerance of 1e-12; a level
+// closer than that to the one it would replace is no change, so rounding cannot travel. Each level
+// is computed from (3) afresh, so errors do not add up. Same calls, same bits.
+//
+// Cost. A visit of r takes O(|r| * width), with Newton's method on (3), which is concave, starting
+// at the old level. The number of visits is about the number of levels that change.
+//
+// SimGrid's LMM (src/kernel/lmm) solves the same system by filling the whole connected component
+// again; it has weights and non-shared ("fatpipe") resources, which we do not need.
+class MaxMin {
+ public:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr double kTolerance = 1e-12;
+
+  /// `width`: the most resources that a flow may cross.
+  MaxMin(std::vector<double> capacity, int32_t width);
+
+  /// `resources` are distinct; with none, the flow runs at its cap. Ids are dense: that of a
+  /// removed flow is given out again. The rate is 0 until the next solve.
+  int32_t add_flow(std::span<const int32_t> resources, double cap = kInfinity);
+  void remove_flow(int32_t flow);
+
+  /// Brings all rates up to date. Returns the flows whose rate has changed, new ones included;
+  /// valid until the next call.
+  std::span<const int32_t> solve();
+
+  double rate(int32_t flow) const { return rate_[static_cast<size_t>(flow)]; }
+  double level(int32_t resource) const { return level_[static_cast<size_t>(resource)]; }
+  /// Ids are below this.
+  int32_t flow_bound() const { return static_cast<int32_t>(rate_.size()); }
+  /// How often (3) has been solved.
+  int64_t visits() const { return visits_; }
+
+ private:
+  std::span<const int32_t> resources_of(int32_t flow) const;
+  void mark(int32_t resource);
+  double solve_level(int32_t resource);
+  void visit(int32_t resource);
+  void refresh_rate(int32_t flow);
+
+  size_t width_;
+  // By resource; one more stands at the end, never full, to pad the lists of flows to equal width.
+  std::vector<double> capacity_, level_, slack_;
+  std::vector<std::vector<int32_t>> flows_;
+  std::vector<uint8_t> dirty_, moved_;
+  // By flow, and by flow and place in its list: the resource, and where the flow stands in that
+  // resource's list.
+  std::vector<double> cap_, rate_;
+  std::vector<uint8_t> live_;
+  std::vector<int32_t> crossing_, position_;
+  std::vector<int32_t> free_, fresh_;
+
+  std::vector<std::pair<double, int32_t>> queue_;       // heap of the dirty, lowest level first
+  std::vector<double> limit_;                           // c_f of the resource being visited
+  std::vector<std::pair<int32_t, double>> moved_list_;  // resource, level before
+  std::vector<int32_t> changed_;
+  int64_t visits_ = 0;
+};
+
+}  // namespace refit

@@ -1,0 +1,240 @@
+#include "sim/simulator/step_graph.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+
+namespace refit {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Pairs = std::vector<std::pair<int32_t, int32_t>>;
+
+std::span<const Message> sends_of(const Program& program, const Step& step) {
+  return {program.messages.data() + step.first_send,
+          static_cast<size_t>(step.first_recv - step.first_send)};
+}
+
+std::span<const Message> recvs_of(const Program& program, const Step& step) {
+  return {program.messages.data() + step.first_recv,
+          static_cast<size_t>(step.last_message - step.first_recv)};
+}
+
+bool same_domain(const Fabric& fabric, int32_t a, int32_t b) {
+  return fabric.gpus[static_cast<size_t>(a)].domain == fabric.gpus[static_cast<size_t>(b)].domain;
+}
+
+/// The GPU of a rank.
+int32_t find_gpu(const Plan& plan, const Fabric& fabric, int32_t rank) {
+  const int32_t gpu = plan.ranks[static_cast<size_t>(rank)].gpu;
+  if (gpu < 0 || static_cast<size_t>(gpu) >= fabric.gpus.size()) {
+    fail(fmt::format("rank {}", rank), fmt::format("GPU {}", gpu),
+         fmt::format("one of the {} GPUs of fabric {}", fabric.gpus.size(), fabric.name));
+  }
+  return gpu;
+}
+
+class Builder {
+ public:
+  Builder(const Plan& plan, const Fabric& fabric, const CostModel& cost)
+      : plan_(plan), fabric_(fabric), cost_(cost) {}
+
+  StepGraph build() {
+    add_resources();
+    add_nodes();
+    add_transfers();
+    graph_.next = Rows(graph_.nodes.size(), next_);
+    graph_.transfers_of = Rows(graph_.nodes.size(), transfers_of_);
+    for (const Path& path : graph_.paths) {
+      graph_.width = std::max(graph_.width, path.resources.size());
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  void add_resources() {
+    graph_.capacity = link_rates(fabric_, cost_);
+    for (size_t link = 0; link < fabric_.links.size(); ++link) {
+      if (graph_.capacity[link] > 0 && graph_.capacity[link] < kInfinity) continue;
+      fail(fmt::format("fabric {}, link {}", fabric_.name, fabric_.links[link].name),
+           fmt::format("rate {}", graph_.capacity[link]), "a finite rate above 0");
+    }
+    const size_t gpus = fabric_.gpus.size();
+    if (cost_.gpu_rate > 0) {
+      first_gpu_ = static_cast<int32_t>(graph_.capacity.size());
+      graph_.capacity.insert(graph_.capacity.end(), 2 * gpus, cost_.gpu_rate);
+    }
+    if (cost_.memory_rate > 0) {
+      graph_.first_memory = static_cast<int32_t>(graph_.capacity.size());
+      graph_.capacity.insert(graph_.capacity.end(), gpus, cost_.memory_rate);
+    }
+  }
+
+  const LinkCost& lane_cost(int32_t gpu, int32_t peer_gpu) const {
+    return same_domain(fabric_, gpu, peer_gpu) ? cost_.nvlink : cost_.net;
+  }
+
+  void add_nodes() {
+    if (plan_.ranks.size() != plan_.programs.size()) {
+      fail("plan", fmt::format("programs of {} ranks", plan_.programs.size()),
+           fmt::format("{}", plan_.ranks.size()));
+    }
+    const auto ranks = static_cast<int32_t>(plan_.programs.size());
+    gpu_.assign(plan_.programs.size(), -1);
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const Program& program = plan_.programs[static_cast<size_t>(rank)];
+      first_node_.push_back(static_cast<int32_t>(graph_.nodes.size()));
+      if (program.steps.empty()) continue;
+      gpu_[static_cast<size_t>(rank)] = find_gpu(plan_, fabric_, rank);
+      for (size_t index = 0; index < program.steps.size(); ++index) {
+        add_node(rank, static_cast<int32_t>(index));
+      }
+    }
+  }
+
+  void add_node(int32_t rank, int32_t index) {
+    const Program& program = plan_.programs[static_cast<size_t>(rank)];
+    const Step& step = program.steps[static_cast<size_t>(index)];
+    const auto node_id = static_cast<int32_t>(graph_.nodes.size());
+    const int32_t first = first_node_.back();
+    StepNode node{.rank = rank, .index = index};
+    if (index > 0 && program.steps[static_cast<size_t>(index - 1)].channel == step.channel) {
+      ++node.before;
+      next_.emplace_back(node_id - 1, node_id);
+    }
+    for (int32_t w = step.first_wait; w < step.last_wait; ++w) {
+      const Wait& wait = program.waits[static_cast<size_t>(w)];
+      const int32_t waited = find_step(program, wait.channel, wait.step);
+      ++node.before;
+      if (waited >= 0) next_.emplace_back(first + waited, node_id);
+    }
+
+    const auto add_end = [&](const Message& message, int32_t& count, int64_t& packed) {
+      if (message.peer < 0 || static_cast<size_t>(message.peer) >= plan_.programs.size()) {
+        fail(fmt::format("rank {}, channel {}, step {}", rank, step.channel, step.id),
+             fmt::format("peer {}", message.peer), fmt::format("0..{}", plan_.programs.size() - 1));
+      }
+      const int32_t peer_gpu = find_gpu(plan_, fabric_, message.peer);
+      const int32_t gpu = gpu_[static_cast<size_t>(rank)];
+      ++count;
+      if (needs_packing(plan_, rank, message)) packed += message_bytes(program, message);
+      node.start_up = std::max(node.start_up, lane_cost(gpu, peer_gpu).step_start);
+    };
+    for (const Message& send : sends_of(program, step)) {
+      if (send.peer != rank) {
+        add_end(send, node.sends, node.pack_bytes);
+      } else {
+        ++node.copies;
+        node.copy_bytes += message_bytes(program, send);
+      }
+    }
+    for (const Message& recv : recvs_of(program, step)) {
+      if (recv.peer != rank) add_end(recv, node.recvs, node.unpack_bytes);
+    }
+    graph_.nodes.push_back(node);
+  }
+
+  void add_transfers() {
+    for (int32_t id = 0; id < static_cast<int32_t>(graph_.nodes.size()); ++id) {
+      const StepNode& node = graph_.nodes[static_cast<size_t>(id)];
+      const Program& program = plan_.programs[static_cast<size_t>(node.rank)];
+      const Step& step = program.steps[static_cast<size_t>(node.index)];
+      for (const Message& send : sends_of(program, step)) {
+        if (send.peer != node.rank) add_transfer(id, step, send);
+      }
+      // A receive that nobody sends: only so that its step never ends and is named.
+      for (const Message& recv : recvs_of(program, step)) {
+        if (recv.peer == node.rank || peer_node(recv.peer, step, node.rank, true) >= 0) continue;
+        transfers_of_.emplace_back(id, static_cast<int32_t>(graph_.transfers.size()));
+        graph_.transfers.push_back({.from = recv.peer, .to = node.rank, .receiver = id});
+      }
+    }
+  }
+
+  /// The node in which `peer` sends to (else receives from) `rank` under this channel and id, or
+  /// -1.
+  int32_t peer_node(int32_t peer, const Step& step, int32_t rank, bool peer_sends) const {
+    const Program& program = plan_.programs[static_cast<size_t>(peer)];
+    const int32_t index = find_step(program, step.channel, step.id);
+    if (index < 0) return -1;
+    const Step& other = program.steps[static_cast<size_t>(index)];
+    const Message* message =
+        peer_sends ? find_send(program, other, rank) : find_recv(program, other, rank);
+    return message == nullptr ? -1 : first_node_[static_cast<size_t>(peer)] + index;
+  }
+
+  void add_transfer(int32_t sender, const Step& step, const Message& send) {
+    const int32_t from = graph_.nodes[static_cast<size_t>(sender)].rank;
+    const auto id = static_cast<int32_t>(graph_.transfers.size());
+    Transfer transfer{.from = from, .to = send.peer, .sender = sender};
+    transfers_of_.emplace_back(sender, id);
+    transfer.receiver = peer_node(send.peer, step, from, false);
+    if (transfer.receiver >= 0) {
+      transfers_of_.emplace_back(transfer.receiver, id);
+      const int32_t from_gpu = gpu_[static_cast<size_t>(from)];
+      const int32_t to_gpu = gpu_[static_cast<size_t>(send.peer)];
+      const LinkCost& lane = lane_cost(from_gpu, to_gpu);
+      transfer.bytes = message_bytes(plan_.programs[static_cast<size_t>(from)], send);
+      transfer.path = find_path(from_gpu, to_gpu, step.channel);
+      transfer.start_up =
+          lane.message_start + graph_.paths[static_cast<size_t>(transfer.path)].latency;
+      transfer.cap = lane.flow_rate > 0 ? lane.flow_rate : kInfinity;
+    }
+    graph_.transfers.push_back(transfer);
+  }
+
+  int32_t find_path(int32_t from, int32_t to, int32_t way) {
+    const auto gpus = static_cast<int64_t>(fabric_.gpus.size());
+    const int64_t key = (int64_t{way} * gpus + from) * gpus + to;
+    const auto [found, added] =
+        path_of_.try_emplace(key, static_cast<int32_t>(graph_.paths.size()));
+    if (!added) return found->second;
+    Path path;
+    path.resources = route(fabric_, from, to, way);
+    path.links = path.resources.size();
+    for (const int32_t link : path.resources) {
+      path.latency += fabric_.links[static_cast<size_t>(link)].latency;
+    }
+    if (from == to) {
+      if (graph_.first_memory >= 0) path.resources.push_back(graph_.first_memory + from);
+    } else if (first_gpu_ >= 0) {
+      path.resources.push_back(first_gpu_ + from);
+      path.resources.push_back(first_gpu_ + static_cast<int32_t>(gpus) + to);
+    }
+    graph_.paths.push_back(std::move(path));
+    return found->second;
+  }
+
+  const Plan& plan_;
+  const Fabric& fabric_;
+  const CostModel& cost_;
+  StepGraph graph_;
+  int32_t first_gpu_ = -1;           // resource of GPU 0 as a sender
+  std::vector<int32_t> gpu_;         // by rank
+  std::vector<int32_t> first_node_;  // by rank
+  Pairs next_, transfers_of_;
+  std::unordered_map<int64_t, int32_t> path_of_;  // looked up only, never walked
+};
+
+}  // namespace
+
+Rows::Rows(size_t rows, std::span<const std::pair<int32_t, int32_t>> pairs)
+    : first_(rows + 1), numbers_(pairs.size()) {
+  for (const auto& [row, number] : pairs) ++first_[static_cast<size_t>(row) + 1];
+  for (size_t row = 0; row < rows; ++row) first_[row + 1] += first_[row];
+  std::vector<size_t> place = first_;
+  for (const auto& [row, number] : pairs) numbers_[place[static_cast<size_t>(row)]++] = number;
+}
+
+StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost) {
+  return Builder(plan, fabric, cost).build();
+}
+
+}  // namespace refit

@@ -1,0 +1,179 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/document.h"
+#include "base/error.h"
+#include "sim/simulator/simulator.h"
+#include "tests/sim/simulator/small.h"
+
+namespace refit {
+namespace {
+
+/// Rounds of random transfers on three channels, with waits from each round to the one before it on
+/// another channel.
+Plan random_plan(uint64_t seed, int32_t ranks) {
+  std::mt19937_64 random(seed);
+  PlanWriter writer(ranks, 3);
+  for (int32_t channel = 0; channel < 3; ++channel) {
+    for (int32_t step = 0; step < 6; ++step) {
+      for (int32_t from = 0; from < ranks; ++from) {
+        for (int n = 0; n < 3; ++n) {
+          const auto to = static_cast<int32_t>(random() % static_cast<uint64_t>(ranks));
+          const int pieces = 1 + static_cast<int>(random() % 2);
+          writer.send(from, to, channel, step, 1 + static_cast<int64_t>(random() % 999), pieces,
+                      pieces);
+        }
+        if (step > 0 && random() % 3 == 0)
+          writer.wait(from, channel, step, (channel + 1) % 3, step - 1);
+      }
+    }
+  }
+  return writer.write();
+}
+
+CostModel full_cost() {
+  CostModel cost;
+  cost.nvlink = {0.8, 60, 0.2, 0.01};
+  cost.net = {0.9, 7, 0.5, 0.02};
+  cost.gpu_rate = 70;
+  cost.memory_rate = 500;
+  cost.copy_start = 0.1;
+  return cost;
+}
+
+TEST(Timeline, SameInputSameBits) {
+  const Plan plan = random_plan(1, 12);
+  const Fabric fabric = SmallCluster{.nvlink_latency = 0.001, .nic_latency = 0.002}.make(6);
+  const Timeline first = simulate(plan, fabric, full_cost(), {.entries = true});
+  EXPECT_EQ(first, simulate(plan, fabric, full_cost(), {.entries = true}));
+  EXPECT_GT(first.events, 1000);
+}
+
+TEST(Timeline, EntriesOnlyWhenAskedFor) {
+  const Plan plan = random_plan(2, 4);
+  const Timeline without = simulate(plan, SmallCluster{}.make(2), full_cost());
+  EXPECT_TRUE(without.entries.empty());
+  Timeline with = simulate(plan, SmallCluster{}.make(2), full_cost(), {.entries = true});
+  with.entries.clear();
+  EXPECT_EQ(with, without);
+}
+
+TEST(Timeline, LawsOnRandomPlans) {
+  for (uint64_t seed = 10; seed < 20; ++seed) {
+    const int32_t ranks = 8;
+    const Plan plan = random_plan(seed, ranks);
+    const Fabric fabric = SmallCluster{}.make(4);
+    const CostModel cost = full_cost();
+    const Timeline timeline = simulate(plan, fabric, cost, {.entries = true});
+    const std::vector<double> rates = link_rates(fabric, cost);
+
+    std::vector<double> bytes(fabric.links.size(), 0);
+    std::vector<double> last(plan.ranks.size(), 0);
+    for (const TimelineEntry& entry : timeline.entries) {
+      EXPECT_LE(entry.posted, entry.start);
+      EXPECT_LT(entry.start, entry.end);
+      for (const int32_t rank : {entry.from, entry.to}) {
+        last[static_cast<size_t>(rank)] = std::max(last[static_cast<size_t>(rank)], entry.end);
+      }
+      for (const int32_t link : route(fabric, entry.from, entry.to, entry.channel)) {
+        bytes[static_cast<size_t>(link)] += static_cast<double>(entry.bytes);
+      }
+    }
+    EXPECT_EQ(bytes, timeline.link_bytes) << "nothing is lost on the way";
+    for (size_t link = 0; link < bytes.size(); ++link) {
+      EXPECT_GE(timeline.link_busy_s[link] * (1 + 1e-9), bytes[link] / rates[link]);
+      EXPECT_LE(timeline.link_busy_s[link], timeline.refit_s);
+      EXPECT_LE(bytes[link] / rates[link] / timeline.refit_s, timeline.bottleneck_use);
+    }
+    for (size_t rank = 0; rank < last.size(); ++rank)
+      EXPECT_LE(last[rank], timeline.rank_end[rank]);
+    EXPECT_EQ(timeline.refit_s, *std::ranges::max_element(timeline.rank_end));
+    EXPECT_NEAR(timeline.wire_s + timeline.staging_s + timeline.launch_s + timeline.wait_s,
+                timeline.refit_s, 1e-9 * timeline.refit_s);
+    EXPECT_TRUE(std::ranges::is_sorted(timeline.entries, {}, &TimelineEntry::start));
+  }
+}
+
+TEST(Timeline, LinksAndBottleneck) {
+  // NIC out of GPU 0: 100 bytes from 0 to 15 s next to 50 others of it; NIC in of GPU 3: 100 bytes.
+  // 150 bytes / 10 = 15 s of 15.
+  PlanWriter writer(4, 1);
+  writer.send(0, 2, 0, 0, 50);
+  writer.send(0, 3, 0, 0, 100);
+  const Fabric fabric = SmallCluster{}.make(2);
+  const Timeline timeline = simulate(writer.write(), fabric, free_cost());
+  const auto out = static_cast<size_t>(fabric.nics[0].out);
+  const auto in = static_cast<size_t>(fabric.nics[2].in);
+  EXPECT_EQ(timeline.link_bytes[out], 150);
+  EXPECT_EQ(timeline.link_bytes[in], 50);
+  EXPECT_DOUBLE_EQ(timeline.link_busy_s[out], 15);
+  EXPECT_DOUBLE_EQ(timeline.link_busy_s[in], 10);
+  EXPECT_EQ(timeline.bottleneck, fabric.nics[0].out);
+  EXPECT_DOUBLE_EQ(timeline.bottleneck_use, 1);
+}
+
+TEST(Timeline, SplitOfTheLastRank) {
+  // Rank 2 ends last. 0..2: start-up (launch), while rank 0 packs till 3: 2..3 wait. 3..13
+  // wire. 13..14 launch of unpacking, 14..16 unpacking.
+  CostModel cost = free_cost();
+  cost.memory_rate = 50;
+  cost.copy_start = 1;
+  cost.net.step_start = 2;
+  PlanWriter writer(4, 1);
+  writer.send(0, 2, 0, 0, 100, 2, 2);
+  const Timeline timeline = simulate(writer.write(), SmallCluster{}.make(2), cost);
+  EXPECT_DOUBLE_EQ(timeline.refit_s, 16);
+  EXPECT_DOUBLE_EQ(timeline.launch_s, 2 + 1);
+  EXPECT_DOUBLE_EQ(timeline.wait_s, 1);
+  EXPECT_DOUBLE_EQ(timeline.wire_s, 10);
+  EXPECT_DOUBLE_EQ(timeline.staging_s, 2);
+}
+
+TEST(Trace, HasEveryTransferAtBothRanks) {
+  PlanWriter writer(4, 2);
+  writer.send(0, 2, 0, 0, 100);
+  writer.send(0, 3, 0, 0, 100);
+  writer.send(1, 1, 1, 0, 10);
+  Plan plan = writer.write();
+  plan.channels[0].lane = Lane::kNet;
+  plan.ranks[0].node = "n\"0\"\\";
+  const Timeline timeline = simulate(plan, SmallCluster{}.make(2), free_cost(), {.entries = true});
+  const std::string path = ::testing::TempDir() + "refit_trace_test.json";
+  write_trace(plan, timeline, path);
+
+  const Value trace = load_document(path);
+  const Value& events = trace.at("traceEvents");
+  int slices = 0;
+  std::vector<int64_t> rows_of_0;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Value& event = events[i];
+    const int64_t pid = event.at("pid").as_int(0, 3);
+    if (event.at("ph").as_text() != "X") continue;
+    ++slices;
+    const Value& args = event.at("args");
+    if (pid == 0) {
+      rows_of_0.push_back(event.at("tid").as_int(0, 100));
+      EXPECT_EQ(event.at("ts").as_number(), 0);
+      EXPECT_EQ(event.at("dur").as_number(), 20e6);
+      EXPECT_EQ(args.at("bytes").as_int(0, 1000), 100);
+      EXPECT_EQ(args.at("peer").as_int(0, 3), slices == 1 ? 2 : 3);
+    }
+    if (pid == 1) {
+      EXPECT_EQ(event.at("name").as_text(), "copy");
+    }
+  }
+  EXPECT_EQ(slices, 2 * 2 + 1);
+  // They overlap: one in the channel's row, one in the next row of the channel.
+  EXPECT_EQ(rows_of_0, (std::vector<int64_t>{0, kMaxChannels}));
+}
+
+TEST(Trace, UnwritablePlaceIsAnError) {
+  PlanWriter writer(2, 1);
+  EXPECT_THROW(write_trace(writer.write(), {}, ::testing::TempDir() + "no/such/folder/t.json"),
+               Error);
+}
+
+}  // namespace
+}  // namespace refit
