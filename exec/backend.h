@@ -6,15 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "plans/box.h"
+
 namespace refit {
 
-/// A box in memory: `count[0] x count[1] x ...` runs of `run` bytes each, `stride` bytes apart per dimension (outermost first).
+/// A box in memory: `count[0] x count[1] x ...` runs of `run` bytes each, `stride` bytes apart per
+/// dimension (outermost first). Its bytes have an order: run after run, the last dimension fastest.
 struct Strided {
   std::byte* base = nullptr;
   int64_t run = 0;
   int32_t dims = 0;
-  int64_t count[5] = {};
-  int64_t stride[5] = {};
+  int64_t count[kMaxDims] = {};
+  int64_t stride[kMaxDims] = {};
   int64_t bytes() const {
     int64_t total = run;
     for (int32_t d = 0; d < dims; ++d) total *= count[d];
@@ -35,8 +38,9 @@ struct Group {
   std::vector<Part> sends, recvs;
 };
 
-/// What an executor needs of a transport; one object per rank, used by that rank's thread only. Groups of a channel are posted one
-/// at a time, each after the one before it has ended; channels run concurrently.
+/// What an executor needs of a transport; one object per rank, used by that rank's thread only.
+/// Groups of a channel are posted one at a time, each after the one before it has ended; channels
+/// run concurrently.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -44,19 +48,24 @@ class Backend {
   virtual int32_t rank() const = 0;
   virtual int32_t world() const = 0;
 
-  /// Memory for buffers, staging and packing; freed with the backend. Throws Error when there is not enough.
+  /// Memory for buffers, staging and packing; freed with the backend. Throws Error when there is
+  /// not enough.
   virtual std::byte* allocate(int64_t bytes) = 0;
 
-  /// Starts all messages of the group and returns. The group stays alive and untouched until it has ended.
+  /// Starts all messages of the group and returns. The group stays alive and untouched until it has
+  /// ended.
   virtual void post(const Group& group) = 0;
 
-  /// Blocks until some posted group has ended (all its messages are in place, or received by the peer) and returns its channel.
-  /// Throws Error (kind kWork) that names the ranks when `timeout_s` passes without progress or another rank has aborted.
+  /// Blocks until some posted group has ended (all its messages are in place, or received by the
+  /// peer) and returns its channel. Throws Error (kind kWork) that names the ranks when `timeout_s`
+  /// passes without progress or another rank has aborted.
   virtual int32_t wait_any() = 0;
 
   virtual void barrier() = 0;
 
-  /// Tells all ranks that this one has failed; every blocked call of theirs throws an Error with `reason`.
+  /// Tells all ranks that this one has failed; every blocked call of theirs throws an Error (kWork)
+  /// with `reason`, which should name the rank. The first reason stands. When it returns, no peer
+  /// touches this rank's memory or groups any more.
   virtual void abort(const std::string& reason) = 0;
 };
 

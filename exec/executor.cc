@@ -1,0 +1,297 @@
+#include "exec/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "exec/strided.h"
+
+namespace refit {
+
+namespace {
+
+constexpr int64_t kAlignment =
+    256;  // what GPUs and vector units like; also keeps buffers off each other's cache lines
+
+int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Bytes of every buffer of a side on a rank, by buffer id; 0 where the rank has none.
+std::vector<int64_t> buffer_bytes(const Plan& plan, Side side, int32_t rank) {
+  std::vector<int64_t> bytes(plan.buffers.size());
+  for (const PlanTensor& tensor : plan.tensors) {
+    const bool train = side == Side::kTrain;
+    const int32_t map = train ? tensor.train_map : tensor.gen_map;
+    if (map < 0) continue;
+    const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
+    if (shards == nullptr) continue;
+    const int64_t bits = dtype_bits(train ? tensor.train_dtype : tensor.gen_dtype);
+    const int32_t buffer = train ? tensor.train_buffer : tensor.gen_buffer;
+    REFIT_CHECK(buffer >= 0 && buffer < std::ssize(bytes));
+    int64_t& most = bytes[static_cast<size_t>(buffer)];
+    for (const Shard& shard : *shards) most = std::max(most, (shard_end(shard) * bits + 7) / 8);
+  }
+  return bytes;
+}
+
+int64_t slot_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Slot& slot : program.slots) bytes = std::max(bytes, slot.offset + slot.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+/// The bound program: groups in the order of the program's steps, that is by (channel, step).
+struct Executor::State {
+  /// The groups [next, last) of a channel are still to come; `next` may be running.
+  struct Queue {
+    size_t next = 0, last = 0;
+    bool running = false;
+  };
+
+  State(const Plan& plan, Backend& the_backend, Buffers the_buffers);
+
+  void bind(const Plan& plan, size_t index);
+  Part bind(const Plan& plan, const Message& message);
+  Strided bind(const Plan& plan, const Piece& piece);
+
+  void replay();
+  bool post_ready();
+  bool may_begin(size_t group) const;
+  [[noreturn]] void report_stall() const;
+
+  Backend& backend;
+  const Program& program;
+  Buffers buffers;
+  std::byte* staging = nullptr;
+  int64_t staging_bytes = 0;
+  int64_t bytes_received = 0, bytes_copied = 0;
+
+  std::vector<Group> groups;
+  std::vector<Queue> first_queues;  // by channel, as a replay starts
+  std::vector<size_t> waits,
+      first_wait = {0};  // of group g: waits[first_wait[g] .. first_wait[g + 1]), groups
+
+  // Of the replay that runs.
+  std::vector<Queue> queues;
+  std::vector<char> ended;
+};
+
+Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffers)
+    : backend(the_backend),
+      program(plan.programs[static_cast<size_t>(the_backend.rank())]),
+      buffers(std::move(the_buffers)) {
+  staging_bytes = slot_bytes(program);
+  staging = backend.allocate(staging_bytes);
+  groups.resize(program.steps.size());
+  first_queues.resize(plan.channels.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Step& step = program.steps[g];
+    try {
+      bind(plan, g);
+    } catch (const Error& error) {
+      fail(fmt::format("rank {}, channel {}, step {}", backend.rank(), step.channel, step.id),
+           error.what());
+    }
+  }
+}
+
+void Executor::State::bind(const Plan& plan, size_t index) {
+  const Step& step = program.steps[index];
+  Group& group = groups[index];
+  group.channel = step.channel;
+  group.step = step.id;
+  if (index > 0) {
+    const Step& before = program.steps[index - 1];
+    if (std::pair(before.channel, before.id) >= std::pair(step.channel, step.id)) {
+      fail("step", "one that does not come after the one before it", "steps by (channel, id)");
+    }
+  }
+  if (step.channel < 0 || step.channel >= std::ssize(first_queues)) {
+    fail("channel", std::to_string(step.channel), fmt::format("0..{}", first_queues.size() - 1));
+  }
+  Queue& queue = first_queues[static_cast<size_t>(step.channel)];
+  if (queue.last == 0) queue.next = index;
+  queue.last = index + 1;
+
+  for (int32_t m = step.first_send; m < step.last_message; ++m) {
+    const Message& message = program.messages[static_cast<size_t>(m)];
+    Part part = bind(plan, message);
+    if (m < step.first_recv) {
+      group.sends.push_back(std::move(part));
+    } else {
+      (message.peer == backend.rank() ? bytes_copied : bytes_received) += part.bytes;
+      group.recvs.push_back(std::move(part));
+    }
+  }
+  for (int32_t w = step.first_wait; w < step.last_wait; ++w) {
+    const Wait& wait = program.waits[static_cast<size_t>(w)];
+    const auto at = std::lower_bound(
+        program.steps.begin(), program.steps.end(), wait, [](const Step& a, const Wait& b) {
+          return std::pair(a.channel, a.id) < std::pair(b.channel, b.step);
+        });
+    if (at == program.steps.end() || at->channel != wait.channel || at->id != wait.step) {
+      fail(fmt::format("wait for channel {}, step {}", wait.channel, wait.step),
+           "the rank has no such step");
+    }
+    waits.push_back(static_cast<size_t>(at - program.steps.begin()));
+  }
+  first_wait.push_back(waits.size());
+}
+
+Part Executor::State::bind(const Plan& plan, const Message& message) {
+  if (message.peer < 0 || message.peer >= backend.world()) {
+    fail("peer", std::to_string(message.peer), fmt::format("0..{}", backend.world() - 1));
+  }
+  Part part;
+  part.peer = message.peer;
+  part.boxes.reserve(static_cast<size_t>(message.last_piece - message.first_piece));
+  for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
+    const Piece& piece = program.pieces[static_cast<size_t>(p)];
+    try {
+      part.boxes.push_back(bind(plan, piece));
+    } catch (const Error& error) {
+      fail("tensor " + plan.tensors[static_cast<size_t>(piece.tensor)].name, error.what());
+    }
+    part.bytes += part.boxes.back().bytes();
+  }
+  return part;
+}
+
+Strided Executor::State::bind(const Plan& plan, const Piece& piece) {
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
+  const Box& box = program.boxes[static_cast<size_t>(piece.box)];
+  std::byte* base = nullptr;
+  Dtype dtype = piece.wire;
+  switch (piece.place) {
+    case Place::kTrain:
+      base = buffers.train.at(static_cast<size_t>(tensor.train_buffer));
+      dtype = tensor.train_dtype;
+      break;
+    case Place::kGen:
+      base = buffers.gen.at(static_cast<size_t>(tensor.gen_buffer));
+      dtype = tensor.gen_dtype;
+      break;
+    case Place::kStaging: {
+      const Slot& slot = program.slots[static_cast<size_t>(piece.area)];
+      const int64_t bytes =
+          dtype_bytes(piece.wire, program.boxes[static_cast<size_t>(slot.box)].volume());
+      if (bytes > slot.bytes) {
+        fail(fmt::format("slot {}", piece.area), fmt::format("{} bytes", slot.bytes),
+             fmt::format("at least {}", bytes));
+      }
+      base = staging + slot.offset;
+      break;
+    }
+  }
+  if (base == nullptr) fail("buffer", "none on this rank", "an address");
+  if (dtype != piece.wire) {
+    fail("wire dtype", dtype_name(piece.wire),
+         fmt::format("{} as in the buffer: nothing is converted", dtype_name(dtype)));
+  }
+  return resolve(piece_area(plan, backend.rank(), piece), box, dtype, base);
+}
+
+bool Executor::State::may_begin(size_t group) const {
+  return std::all_of(waits.begin() + static_cast<std::ptrdiff_t>(first_wait[group]),
+                     waits.begin() + static_cast<std::ptrdiff_t>(first_wait[group + 1]),
+                     [&](size_t wait) { return ended[wait] != 0; });
+}
+
+/// Posts all that may begin. Returns whether anything is still to end.
+bool Executor::State::post_ready() {
+  bool work_left = true, again = true;
+  while (again) {  // a group without messages ends at once and may release others
+    work_left = again = false;
+    bool running = false;
+    for (Queue& queue : queues) {
+      while (!queue.running && queue.next < queue.last && may_begin(queue.next)) {
+        const Group& group = groups[queue.next];
+        if (group.sends.empty() && group.recvs.empty()) {
+          ended[queue.next++] = 1;
+          again = true;
+        } else {
+          backend.post(group);
+          queue.running = true;
+        }
+      }
+      running |= queue.running;
+      work_left |= queue.next < queue.last;
+    }
+    if (work_left && !running && !again) report_stall();
+  }
+  return work_left;
+}
+
+void Executor::State::report_stall() const {
+  const auto stuck = std::find_if(queues.begin(), queues.end(),
+                                  [](const Queue& queue) { return queue.next < queue.last; });
+  const Group& group = groups[stuck->next];
+  fail(fmt::format("rank {}, channel {}, step {}", backend.rank(), group.channel, group.step),
+       "waits for steps that wait for it");
+}
+
+void Executor::State::replay() {
+  queues = first_queues;
+  ended.assign(groups.size(), 0);
+  while (post_ready()) {
+    Queue& queue = queues[static_cast<size_t>(backend.wait_any())];
+    REFIT_CHECK(queue.running);
+    ended[queue.next++] = 1;
+    queue.running = false;
+  }
+}
+
+Executor::Executor(const Plan& plan, Backend& backend, Buffers buffers)
+    : state_(std::make_unique<State>(plan, backend, std::move(buffers))) {}
+
+Executor::~Executor() = default;
+
+ReplayTimes Executor::run() {
+  try {
+    state_->backend.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    state_->replay();
+    const std::chrono::duration<double> refit = std::chrono::steady_clock::now() - start;
+    state_->backend.barrier();  // success means that every rank finished
+    return {refit.count(), state_->bytes_received, state_->bytes_copied};
+  } catch (const std::exception& error) {
+    state_->backend.abort(error.what());
+    throw;
+  }
+}
+
+int64_t Executor::staging_bytes() const { return state_->staging_bytes; }
+
+MemoryUse memory_use(const Plan& plan, int32_t rank) {
+  MemoryUse use;
+  for (const Side side : {Side::kTrain, Side::kGen}) {
+    for (const int64_t bytes : buffer_bytes(plan, side, rank)) use.buffers += align(bytes);
+  }
+  use.staging = slot_bytes(plan.programs[static_cast<size_t>(rank)]);
+  return use;
+}
+
+Executor::Buffers allocate_buffers(const Plan& plan, Backend& backend) {
+  // One block for all: a process that plays hundreds of ranks would run out of mappings otherwise.
+  std::byte* next = backend.allocate(memory_use(plan, backend.rank()).buffers);
+  const auto cut = [&](Side side) {
+    std::vector<std::byte*> buffers;
+    for (const int64_t bytes : buffer_bytes(plan, side, backend.rank())) {
+      buffers.push_back(bytes == 0 ? nullptr : next);
+      next += align(bytes);
+    }
+    return buffers;
+  };
+  Executor::Buffers buffers;
+  buffers.train = cut(Side::kTrain);
+  buffers.gen = cut(Side::kGen);
+  return buffers;
+}
+
+}  // namespace refit

@@ -1,0 +1,185 @@
+#include "exec/strided.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+namespace refit {
+
+namespace {
+
+int64_t whole_bytes(int64_t bits, const Box& box) {
+  if (bits % 8 != 0) {
+    fail("box " + print_box(box), "runs that begin or end within a byte",
+         "4-bit elements at even places of a row");
+  }
+  return bits / 8;
+}
+
+/// A place in the bytes of a list of boxes. `at` points to the next byte, `left` bytes of its run
+/// are still to come, `rows` runs of the innermost dimension (this one included) are.
+class Cursor {
+ public:
+  explicit Cursor(std::span<const Strided> boxes) : boxes_(boxes) { enter(); }
+
+  bool done() const { return box_ == boxes_.size(); }
+  std::byte* at() const { return at_; }
+  int64_t left() const { return left_; }
+  int64_t run() const { return boxes_[box_].run; }
+  bool at_run_start() const { return left_ == run(); }
+  int64_t rows() const {
+    const Strided& box = boxes_[box_];
+    return box.dims == 0 ? 1 : box.count[box.dims - 1] - index_[last()];
+  }
+  int64_t row_stride() const { return boxes_[box_].dims == 0 ? 0 : boxes_[box_].stride[last()]; }
+
+  /// Passes `bytes` <= left().
+  void pass_bytes(int64_t bytes) {
+    at_ += bytes;
+    left_ -= bytes;
+    if (left_ == 0) {
+      at_ -= run();
+      pass_rows(1);
+    }
+  }
+
+  /// Passes `rows` <= rows() whole runs, from the start of one.
+  void pass_rows(int64_t rows) {
+    const Strided& box = boxes_[box_];
+    left_ = box.run;
+    for (int32_t d = box.dims - 1; d >= 0; --d) {
+      const size_t dim = static_cast<size_t>(d);
+      index_[dim] += rows;
+      at_ += rows * box.stride[dim];
+      if (index_[dim] < box.count[dim]) return;
+      at_ -= box.count[dim] * box.stride[dim];
+      index_[dim] = 0;
+      rows = 1;
+    }
+    ++box_;
+    enter();
+  }
+
+ private:
+  size_t last() const { return static_cast<size_t>(boxes_[box_].dims - 1); }
+  void enter() {
+    while (!done() && boxes_[box_].bytes() == 0) ++box_;
+    if (done()) return;
+    at_ = boxes_[box_].base;
+    left_ = boxes_[box_].run;
+  }
+
+  std::span<const Strided> boxes_;
+  size_t box_ = 0;
+  std::byte* at_ = nullptr;
+  int64_t left_ = 0;
+  std::array<int64_t, kMaxDims> index_{};
+};
+
+template <size_t kRun>
+void copy_short_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride,
+                     int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * to_stride, from + row * from_stride, kRun);
+  }
+}
+
+void copy_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride,
+               int64_t run, int64_t rows) {
+  // A call of memcpy costs more than the few bytes of a short run: a column of a tensor is made of
+  // such.
+  switch (run) {
+    case 1:
+      return copy_short_rows<1>(to, to_stride, from, from_stride, rows);
+    case 2:
+      return copy_short_rows<2>(to, to_stride, from, from_stride, rows);
+    case 4:
+      return copy_short_rows<4>(to, to_stride, from, from_stride, rows);
+    case 8:
+      return copy_short_rows<8>(to, to_stride, from, from_stride, rows);
+    case 16:
+      return copy_short_rows<16>(to, to_stride, from, from_stride, rows);
+    case 32:
+      return copy_short_rows<32>(to, to_stride, from, from_stride, rows);
+    case 64:
+      return copy_short_rows<64>(to, to_stride, from, from_stride, rows);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * to_stride, from + row * from_stride, static_cast<size_t>(run));
+  }
+}
+
+}  // namespace
+
+Strided resolve(const Shard& area, const Box& box, Dtype dtype, std::byte* base) {
+  if (box.dims() != area.box.dims() || box.empty() || !contains(area.box, box)) {
+    fail("box " + print_box(box), "an empty box or one that leaves its area",
+         "a part of area " + print_box(area.box));
+  }
+  const int64_t bits = dtype_bits(dtype);
+  int64_t first = area.offset;
+  int64_t run = bits;
+  int32_t dims = 0;
+  std::array<int64_t, kMaxDims> count{}, stride{};  // innermost first, strides in bits
+  for (int d = box.dims() - 1; d >= 0; --d) {
+    first += (box.lo[d] - area.box.lo[d]) * area.stride[d];
+    const int64_t extent = box.extent(d);
+    const int64_t apart = area.stride[d] * bits;
+    if (extent == 1) continue;
+    const size_t next = static_cast<size_t>(dims);
+    if (dims == 0 && apart == run) {
+      run *= extent;
+    } else if (dims > 0 && apart == count[next - 1] * stride[next - 1]) {
+      count[next - 1] *= extent;
+    } else {
+      count[next] = extent;
+      stride[next] = apart;
+      ++dims;
+    }
+  }
+  Strided out;
+  out.base = base + whole_bytes(first * bits, box);
+  out.run = whole_bytes(run, box);
+  out.dims = dims;
+  for (int32_t d = 0; d < dims; ++d) {
+    const size_t inner = static_cast<size_t>(dims - 1 - d);
+    out.count[d] = count[inner];
+    out.stride[d] = whole_bytes(stride[inner], box);
+  }
+  return out;
+}
+
+void copy_strided(std::span<const Strided> to, std::span<const Strided> from) {
+  Cursor out(to), in(from);
+  while (!out.done() && !in.done()) {
+    const bool out_starts = out.at_run_start(), in_starts = in.at_run_start();
+    if (out_starts && in_starts && out.run() == in.run()) {
+      const int64_t rows = std::min(out.rows(), in.rows());
+      copy_rows(out.at(), out.row_stride(), in.at(), in.row_stride(), in.run(), rows);
+      out.pass_rows(rows);
+      in.pass_rows(rows);
+    } else if (in_starts && out.left() >= in.run()) {
+      // One run of `out` takes several of `in`.
+      const int64_t rows = std::min(in.rows(), out.left() / in.run());
+      copy_rows(out.at(), in.run(), in.at(), in.row_stride(), in.run(), rows);
+      out.pass_bytes(rows * in.run());
+      in.pass_rows(rows);
+    } else if (out_starts && in.left() >= out.run()) {
+      const int64_t rows = std::min(out.rows(), in.left() / out.run());
+      copy_rows(out.at(), out.row_stride(), in.at(), out.run(), out.run(), rows);
+      in.pass_bytes(rows * out.run());
+      out.pass_rows(rows);
+    } else {
+      const int64_t bytes = std::min(out.left(), in.left());
+      std::memcpy(out.at(), in.at(), static_cast<size_t>(bytes));
+      out.pass_bytes(bytes);
+      in.pass_bytes(bytes);
+    }
+  }
+  REFIT_CHECK(out.done() && in.done());
+}
+
+}  // namespace refit
