@@ -35,8 +35,8 @@ struct SearchOptions {
 /// Called with what is being done and how much of it, 0..1.
 using Progress = std::function<void(const std::string& phase, double part)>;
 
-/// Plans the problem with the named strategy, checks the plan (a fault is a broken invariant of ours and raises an Error of kind
-/// kWork), bounds and simulates it, and fills in the prediction.
+/// Plans the problem with the named strategy, checks the plan (a fault is a broken invariant of
+/// ours and raises an Error of kind kWork), bounds and simulates it, and fills in the prediction.
 Plan search(const Problem& problem, const SearchOptions& options, const Progress& progress = {});
 
 /// Names of all strategies, with one line each.

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/search/problem.h"
+#include "sim/search/search.h"
+
+namespace refit::cli {
+
+/// What every command gets.
+struct Common {
+  bool json = false;   // results as JSON on stdout
+  bool quiet = false;  // no progress on stderr
+};
+
+struct PlanOptions {
+  InputSpec inputs;
+  SearchOptions search;
+  std::string output;
+};
+
+struct CompareOptions {
+  InputSpec inputs;
+  SearchOptions search;
+  std::vector<std::string> strategies;  // empty: all
+};
+
+struct DemandOptions {
+  InputSpec inputs;  // fabric unused
+  std::string tensor;
+  int32_t rank = -1;
+};
+
+struct SimulatePlanOptions {
+  std::string plan, fabric, cost, trace;
+};
+
+struct ExportOptions {
+  std::string plan, format, output;
+};
+
+// Each runs one command, prints to stdout and returns the exit code; errors are thrown.
+int run_plan(const Common& common, const PlanOptions& options);
+int run_compare(const Common& common, const CompareOptions& options);
+int run_bound(const Common& common, const InputSpec& inputs);
+int run_demand(const Common& common, const DemandOptions& options);
+int run_check(const Common& common, const std::string& plan);
+int run_simulate(const Common& common, const SimulatePlanOptions& options);
+int run_export(const Common& common, const ExportOptions& options);
+
+}  // namespace refit::cli

@@ -1,0 +1,119 @@
+// refit demand: who needs what from whom, before any fabric.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/print.h"
+#include "sim/search/atoms.h"
+#include "sim/search/parts.h"
+
+namespace refit::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What one rank needs of one tensor, and from how many.
+struct Need {
+  int64_t bytes = 0, copied = 0, boxes = 0;
+  size_t fewest_holders = 0, most_holders = 0;
+};
+
+std::string print_holders(const Need& need) {
+  return need.fewest_holders == need.most_holders
+             ? fmt::format("{}", need.most_holders)
+             : fmt::format("{}-{}", need.fewest_holders, need.most_holders);
+}
+
+int32_t find_tensor(const Model& model, const std::string& name) {
+  for (size_t t = 0; t < model.tensors.size(); ++t) {
+    if (model.tensors[t].name == name) return static_cast<int32_t>(t);
+  }
+  fail("--tensor", "'" + name + "'",
+       fmt::format("a tensor of {}, such as {}", model.name, model.tensors.front().name));
+}
+
+}  // namespace
+
+int run_demand(const Common& common, const DemandOptions& options) {
+  Problem problem;
+  std::vector<std::string> notes;
+  load_demand(options.inputs, problem, &notes);
+  if (!common.quiet) {
+    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+  }
+  const int32_t only_tensor =
+      options.tensor.empty() ? -1 : find_tensor(problem.model, options.tensor);
+  if (options.rank >= 0 &&
+      !std::binary_search(problem.gen.ranks.begin(), problem.gen.ranks.end(), options.rank)) {
+    fail("--rank", fmt::format("{}", options.rank), "a gen rank");
+  }
+
+  // Bytes that each holder could be asked for are not decided yet: a row is (tensor, needer).
+  std::map<std::pair<int32_t, int32_t>, Need> needs;
+  const auto add = [&](int32_t tensor, int32_t rank, int64_t bytes, size_t holders, bool own) {
+    if (options.rank >= 0 && rank != options.rank) return;
+    const bool by_rank = only_tensor >= 0, by_tensor = options.rank >= 0;
+    Need& need = needs[{by_rank || !by_tensor ? rank : -1, by_tensor ? tensor : -1}];
+    (own ? need.copied : need.bytes) += bytes;
+    need.fewest_holders = need.boxes == 0 ? holders : std::min(need.fewest_holders, holders);
+    need.most_holders = std::max(need.most_holders, holders);
+    ++need.boxes;
+  };
+  for_each_atom(
+      problem, [&](int32_t tensor, const Atom& atom, const auto& remote, const auto& local) {
+        if (only_tensor >= 0 && tensor != only_tensor) return;
+        const int64_t bytes = box_bytes(problem, tensor, atom.box);
+        const size_t holders = problem.demand.rank_sets[static_cast<size_t>(atom.holders)].size();
+        for (const int32_t rank : remote) add(tensor, rank, bytes, holders, false);
+        for (const int32_t rank : local) add(tensor, rank, bytes, holders, true);
+      });
+
+  if (common.json) {
+    Json rows = Json::array();
+    for (const auto& [key, need] : needs) {
+      Json row;
+      if (key.first >= 0) row["rank"] = key.first;
+      if (key.second >= 0)
+        row["tensor"] = problem.model.tensors[static_cast<size_t>(key.second)].name;
+      row["bytes"] = need.bytes;
+      row["copied_bytes"] = need.copied;
+      row["boxes"] = need.boxes;
+      rows.push_back(row);
+    }
+    fmt::print("{}\n", Json{{"model_bytes", model_bytes(problem.model)},
+                            {"demand_bytes", problem.demand.bytes},
+                            {"copy_bytes", problem.demand.copy_bytes},
+                            {"classes", problem.demand.classes.size()},
+                            {"rows", rows}}
+                           .dump(2));
+    return 0;
+  }
+  fmt::print(
+      "{}: {} in {} tensors; {} train ranks hold it, {} gen ranks need {} from others and {} from "
+      "themselves\n\n",
+      problem.model.name, print_bytes(static_cast<double>(model_bytes(problem.model))),
+      problem.model.tensors.size(), problem.train.ranks.size(), problem.gen.ranks.size(),
+      print_bytes(static_cast<double>(problem.demand.bytes)),
+      print_bytes(static_cast<double>(problem.demand.copy_bytes)));
+  std::vector<std::vector<std::string>> table;
+  for (const auto& [key, need] : needs) {
+    const std::string what = key.second >= 0
+                                 ? problem.model.tensors[static_cast<size_t>(key.second)].name
+                                 : fmt::format("rank {}", key.first);
+    table.push_back({what, print_bytes(static_cast<double>(need.bytes)),
+                     print_bytes(static_cast<double>(need.copied)), fmt::format("{}", need.boxes),
+                     print_holders(need)});
+  }
+  print_table({options.rank >= 0 && only_tensor < 0 ? "tensor" : "gen rank", "from others",
+               "own copy", "boxes", "holders of each"},
+              table);
+  return 0;
+}
+
+}  // namespace refit::cli

@@ -1,0 +1,55 @@
+#include "sim/cli/print.h"
+
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace refit::cli {
+
+void print_table(const std::vector<std::string>& header,
+                 const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> width(header.size());
+  for (size_t c = 0; c < header.size(); ++c) {
+    width[c] = header[c].size();
+    for (const auto& row : rows) width[c] = std::max(width[c], row[c].size());
+  }
+  const auto print_row = [&](const std::vector<std::string>& row) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      line += c == 0 ? fmt::format("  {:<{}}", row[c], width[c])
+                     : fmt::format("  {:>{}}", row[c], width[c]);
+    }
+    fmt::print("{}\n", line);
+  };
+  print_row(header);
+  for (const auto& row : rows) print_row(row);
+}
+
+std::string print_ratio(double ratio) { return fmt::format("{:.3f}", ratio); }
+
+std::string print_percent(double part) { return fmt::format("{:.1f} %", part * 100); }
+
+Progress make_progress(bool quiet) {
+  if (quiet || isatty(STDERR_FILENO) == 0) return {};
+  return [](const std::string& phase, double part) {
+    constexpr int kWidth = 24;
+    const int filled = static_cast<int>(std::lround(part * kWidth));
+    if (part >= 1) {
+      fmt::print(stderr, "\r\033[K");
+    } else {
+      fmt::print(stderr, "\r[{:#<{}}{:.<{}}] {:<12}", "", filled, "", kWidth - filled, phase);
+    }
+    std::fflush(stderr);
+  };
+}
+
+int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+}  // namespace refit::cli

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/search/search.h"
+
+namespace refit::cli {
+
+/// A table with a header line, for people. First column to the left, the others to the right.
+void print_table(const std::vector<std::string>& header,
+                 const std::vector<std::vector<std::string>>& rows);
+
+/// "1.114", "11.4 %".
+std::string print_ratio(double ratio);
+std::string print_percent(double part);
+
+/// Progress on stderr: a bar when it is a terminal, nothing else otherwise.
+Progress make_progress(bool quiet);
+
+/// Peak resident memory of this process, bytes.
+int64_t peak_memory();
+
+}  // namespace refit::cli

@@ -1,0 +1,174 @@
+// refit: the planner's command line. Parses, dispatches, turns errors into exit codes; the work is
+// in sim/cli.
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/units.h"
+#include "sim/cli/commands.h"
+
+namespace refit::cli {
+namespace {
+
+constexpr const char* kExamples = R"(
+Example
+  refit compare --model qwen3-30b-a3b --train megatron:ep=8,pp=2 --gen vllm:tp=8,dp=2 --fabric dgx-h100
+  refit plan    --model qwen3-30b-a3b --train megatron:ep=8,pp=2 --gen vllm:tp=8,dp=2 --fabric dgx-h100 -o a.plan
+  refit-exec a.plan --verify
+Results on stdout, notes and progress on stderr. Exit 0: done, 1: the work failed, 2: bad usage or input.)";
+
+void add_layout_inputs(CLI::App& command, InputSpec& inputs) {
+  command.add_option("--model", inputs.model, "name, config.json or NCCL M2N model JSON")
+      ->required()
+      ->type_name("M");
+  command
+      .add_option("--train", inputs.train, "training layout: megatron:tp=..,pp=..,ep=.. or a file")
+      ->required()
+      ->type_name("L");
+  command.add_option("--gen", inputs.gen, "inference layout: vllm:tp=..,dp=..,ep=on or a file")
+      ->required()
+      ->type_name("L");
+  command.add_option("--dtype", inputs.dtype, "wire dtype where the config leaves a choice")
+      ->type_name("D");
+  command.add_flag("--mtp", inputs.mtp, "multi-token-prediction layers too");
+  command
+      .add_option_function<std::string>(
+          "--unknown", [&inputs](const std::string&) { inputs.unknown_replicate = true; },
+          "'replicate': unknown tensors are held by everybody")
+      ->check(CLI::IsMember({"replicate"}))
+      ->type_name("HOW");
+}
+
+void add_inputs(CLI::App& command, InputSpec& inputs) {
+  add_layout_inputs(command, inputs);
+  command.add_option("--fabric", inputs.fabric, "cluster: name or YAML file")
+      ->required()
+      ->type_name("F");
+  command
+      .add_option("--cost", inputs.cost, "cost model: name or YAML file; default: the fabric's own")
+      ->type_name("C");
+  command
+      .add_option("--nodes", inputs.nodes,
+                  "nodes of the cluster; default: as many as the ranks need")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
+}
+
+void add_search(CLI::App& command, SearchOptions& search) {
+  command.add_option("--seed", search.seed, "seed of the search")
+      ->capture_default_str()
+      ->type_name("N");
+  command
+      .add_option_function<std::string>(
+          "--staging",
+          [&search](const std::string& text) {
+            search.staging_bytes = parse_bytes(text, "--staging");
+          },
+          "bound on packing and relay memory per rank [1GiB]")
+      ->type_name("BYTES");
+}
+
+std::string strategy_help() {
+  std::string text = "how to plan [" + SearchOptions{}.strategy + "]:";
+  for (const auto& [name, summary] : list_strategies()) text += "\n  " + name + ": " + summary;
+  return text;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{
+      "refit plans how a model's weights move from a trainer's layout to an inference engine's."};
+  app.set_version_flag("--version", std::string("refit ") + REFIT_VERSION);
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  app.fallthrough();
+  Common common;
+  app.add_flag("--json", common.json, "results as JSON");
+  app.add_flag("-q,--quiet", common.quiet, "no notes, no progress");
+
+  PlanOptions plan;
+  CLI::App* plan_command = app.add_subcommand("plan", "search for a schedule and save it");
+  add_inputs(*plan_command, plan.inputs);
+  add_search(*plan_command, plan.search);
+  plan_command->add_option("--strategy", plan.search.strategy, strategy_help())->type_name("S");
+  plan_command->add_option("-o,--output", plan.output, "plan file to write")->type_name("FILE");
+
+  CompareOptions compare;
+  CLI::App* compare_command =
+      app.add_subcommand("compare", "plan with several strategies, in one table");
+  add_inputs(*compare_command, compare.inputs);
+  add_search(*compare_command, compare.search);
+  compare_command->add_option("--strategies", compare.strategies, "comma-separated; default: all")
+      ->delimiter(',')
+      ->type_name("A,B");
+
+  InputSpec bound;
+  CLI::App* bound_command =
+      app.add_subcommand("bound", "lower bound on any schedule, and the cut that gives it");
+  add_inputs(*bound_command, bound);
+
+  DemandOptions demand;
+  CLI::App* demand_command = app.add_subcommand("demand", "who needs how much, before any fabric");
+  add_layout_inputs(*demand_command, demand.inputs);
+  demand_command->add_option("--tensor", demand.tensor, "only this tensor")->type_name("T");
+  demand_command->add_option("--rank", demand.rank, "only this gen rank, by tensor")
+      ->type_name("R");
+
+  std::string checked;
+  CLI::App* check_command =
+      app.add_subcommand("check", "prove that a plan delivers every element once");
+  check_command->add_option("plan", checked, "plan file")->required()->type_name("P");
+
+  SimulatePlanOptions simulate;
+  CLI::App* simulate_command = app.add_subcommand("simulate", "replay a plan on a fabric");
+  simulate_command->add_option("plan", simulate.plan, "plan file")->required()->type_name("P");
+  simulate_command->add_option("--fabric", simulate.fabric, "another fabric than the plan's")
+      ->type_name("F");
+  simulate_command->add_option("--cost", simulate.cost, "another cost model than the plan's")
+      ->type_name("C");
+  simulate_command->add_option("--trace", simulate.trace, "write a Chrome / Perfetto trace")
+      ->type_name("FILE");
+
+  ExportOptions exported;
+  CLI::App* export_command = app.add_subcommand("export", "a plan in a form that others read");
+  export_command->add_option("plan", exported.plan, "plan file")->required()->type_name("P");
+  export_command->add_option("--format", exported.format, "json, yaml, csv or trace")
+      ->required()
+      ->check(CLI::IsMember({"json", "yaml", "csv", "trace"}))
+      ->type_name("FORMAT");
+  export_command->add_option("-o,--output", exported.output, "file to write; - for stdout")
+      ->required()
+      ->type_name("FILE");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "refit: {} (see refit --help)\n", error.what());
+    return 2;
+  }
+  if (plan_command->parsed()) return run_plan(common, plan);
+  if (compare_command->parsed()) return run_compare(common, compare);
+  if (bound_command->parsed()) return run_bound(common, bound);
+  if (demand_command->parsed()) return run_demand(common, demand);
+  if (check_command->parsed()) return run_check(common, checked);
+  if (simulate_command->parsed()) return run_simulate(common, simulate);
+  return run_export(common, exported);
+}
+
+}  // namespace
+}  // namespace refit::cli
+
+int main(int argc, char** argv) {
+  try {
+    return refit::cli::run(argc, argv);
+  } catch (const refit::Error& error) {
+    fmt::print(stderr, "refit: {}\n", error.what());
+    return error.kind() == refit::ErrorKind::kInput ? 2 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "refit: {}\n", error.what());
+    return 1;
+  }
+}

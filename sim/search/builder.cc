@@ -1,0 +1,162 @@
+#include "sim/search/builder.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace refit {
+
+Plan make_frame(const Problem& problem) {
+  Plan plan;
+  plan.inputs = problem.inputs;
+  plan.ranks.resize(problem.gpu_of_rank.size());
+  for (const int32_t rank : problem.train.ranks) plan.ranks[static_cast<size_t>(rank)].train = true;
+  for (const int32_t rank : problem.gen.ranks) plan.ranks[static_cast<size_t>(rank)].gen = true;
+  const Fabric& fabric = problem.fabric;
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    PlanRank& entry = plan.ranks[rank];
+    entry.gpu = problem.gpu_of_rank[rank];
+    if (entry.gpu < 0) continue;
+    const Gpu& gpu = fabric.gpus[static_cast<size_t>(entry.gpu)];
+    entry.node = fabric.nodes[static_cast<size_t>(gpu.node)].name;
+    entry.nvlink_domain = fabric.domain_names[static_cast<size_t>(gpu.domain)];
+    entry.device = gpu.device;
+    for (const int32_t nic : gpu.nics)
+      entry.rails.push_back(fabric.nics[static_cast<size_t>(nic)].rail);
+  }
+  plan.maps = problem.train.maps;
+  const auto gen_offset = static_cast<int32_t>(plan.maps.size());
+  plan.maps.insert(plan.maps.end(), problem.gen.maps.begin(), problem.gen.maps.end());
+  for (size_t t = 0; t < problem.model.tensors.size(); ++t) {
+    const Tensor& tensor = problem.model.tensors[t];
+    const auto buffer = static_cast<int32_t>(t);
+    plan.buffers.push_back(tensor.name);
+    plan.tensors.push_back({.name = tensor.name,
+                            .shape = tensor.shape,
+                            .train_dtype = tensor.dtype,
+                            .gen_dtype = tensor.dtype,
+                            .train_map = problem.train.tensor_map[t],
+                            .gen_map = gen_offset + problem.gen.tensor_map[t],
+                            .train_buffer = buffer,
+                            .gen_buffer = buffer});
+  }
+  return plan;
+}
+
+size_t Builder::BoxHash::operator()(const Box& box) const {
+  uint64_t hash = static_cast<uint64_t>(box.dims());
+  for (int d = 0; d < box.dims(); ++d) {
+    hash = (hash ^ static_cast<uint64_t>(box.lo[d])) * 0x9E3779B97F4A7C15ULL;
+    hash = (hash ^ (hash >> 29) ^ static_cast<uint64_t>(box.hi[d])) * 0xBF58476D1CE4E5B9ULL;
+  }
+  return static_cast<size_t>(hash ^ (hash >> 32));
+}
+
+Builder::Builder(Plan* plan) : plan_(plan), ranks_(plan->ranks.size()) {
+  plan_->programs.assign(plan_->ranks.size(), {});
+}
+
+int32_t Builder::shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const {
+  const PlanTensor& entry = plan_->tensors[static_cast<size_t>(tensor)];
+  const int32_t map = side == Side::kTrain ? entry.train_map : entry.gen_map;
+  const std::vector<Shard>* shards = plan_->maps[static_cast<size_t>(map)].find(rank);
+  REFIT_CHECK(shards != nullptr);
+  for (size_t i = 0; i < shards->size(); ++i) {
+    if (contains((*shards)[i].box, box)) return static_cast<int32_t>(i);
+  }
+  REFIT_CHECK(false && "no shard of the rank contains the box");
+  return -1;
+}
+
+int32_t Builder::intern(int32_t rank, const Box& box) {
+  auto& ids = ranks_[static_cast<size_t>(rank)].box_ids;
+  auto& boxes = plan_->programs[static_cast<size_t>(rank)].boxes;
+  const auto [it, added] = ids.try_emplace(box, static_cast<int32_t>(boxes.size()));
+  if (added) boxes.push_back(box);
+  return it->second;
+}
+
+void Builder::add_piece(int32_t channel, int32_t step, int32_t from, int32_t to, int32_t tensor,
+                        const Box& box, Spot source, Spot target) {
+  const Dtype wire = plan_->tensors[static_cast<size_t>(tensor)].train_dtype;
+  const auto add = [&](int32_t rank, int32_t peer, bool recv, Spot spot) {
+    auto& entries = ranks_[static_cast<size_t>(rank)].entries;
+    entries.push_back({channel,
+                       step,
+                       recv,
+                       peer,
+                       static_cast<int32_t>(entries.size()),
+                       {tensor, intern(rank, box), spot.area, spot.place, wire}});
+  };
+  add(from, to, false, source);
+  add(to, from, true, target);
+}
+
+void Builder::add_wait(int32_t rank, int32_t channel, int32_t step, Wait on) {
+  ranks_[static_cast<size_t>(rank)].waits.push_back({channel, step, on});
+}
+
+int32_t Builder::add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset,
+                          int64_t bytes) {
+  auto& slots = plan_->programs[static_cast<size_t>(rank)].slots;
+  slots.push_back({tensor, intern(rank, box), offset, bytes});
+  return static_cast<int32_t>(slots.size()) - 1;
+}
+
+void Builder::finish() {
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankState& state = ranks_[rank];
+    Program& program = plan_->programs[rank];
+    std::sort(state.entries.begin(), state.entries.end(), [](const Entry& a, const Entry& b) {
+      return std::tie(a.channel, a.step, a.recv, a.peer, a.order) <
+             std::tie(b.channel, b.step, b.recv, b.peer, b.order);
+    });
+    std::sort(state.waits.begin(), state.waits.end(), [](const WaitEntry& a, const WaitEntry& b) {
+      return std::tie(a.channel, a.step, a.on) < std::tie(b.channel, b.step, b.on);
+    });
+    program.pieces.reserve(state.entries.size());
+    size_t wait = 0;
+    for (size_t i = 0; i < state.entries.size();) {
+      const Entry& head = state.entries[i];
+      Step step{.id = head.step, .channel = head.channel};
+      step.first_send = step.first_recv = static_cast<int32_t>(program.messages.size());
+      while (i < state.entries.size() && state.entries[i].channel == head.channel &&
+             state.entries[i].step == head.step) {
+        const Entry first = state.entries[i];
+        Message message{.peer = first.peer,
+                        .first_piece = static_cast<int32_t>(program.pieces.size())};
+        for (; i < state.entries.size() && state.entries[i].channel == first.channel &&
+               state.entries[i].step == first.step && state.entries[i].recv == first.recv &&
+               state.entries[i].peer == first.peer;
+             ++i) {
+          program.pieces.push_back(state.entries[i].piece);
+        }
+        message.last_piece = static_cast<int32_t>(program.pieces.size());
+        program.messages.push_back(message);
+        if (!first.recv) step.first_recv = static_cast<int32_t>(program.messages.size());
+      }
+      step.last_message = static_cast<int32_t>(program.messages.size());
+      step.first_wait = static_cast<int32_t>(program.waits.size());
+      for (; wait < state.waits.size() && state.waits[wait].channel == step.channel &&
+             state.waits[wait].step == step.id;
+           ++wait) {
+        // Of several waits on one channel only the last step counts: steps of a channel run in
+        // order.
+        const Wait on = state.waits[wait].on;
+        if (static_cast<int32_t>(program.waits.size()) > step.first_wait &&
+            program.waits.back().channel == on.channel) {
+          program.waits.back() = on;
+        } else {
+          program.waits.push_back(on);
+        }
+      }
+      step.last_wait = static_cast<int32_t>(program.waits.size());
+      program.steps.push_back(step);
+    }
+    REFIT_CHECK(wait == state.waits.size());
+    state = {};
+  }
+}
+
+}  // namespace refit

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "plans/plan.h"
+#include "sim/search/search.h"
+
+namespace refit {
+
+/// The part of a plan that does not depend on the strategy: ranks, tensors, maps, buffers, inputs.
+Plan make_frame(const Problem& problem);
+
+/// Where a box lies on a rank before or after a hop.
+struct Spot {
+  Place place = Place::kTrain;
+  int32_t area = -1;  // as in Piece
+};
+
+/// Collects the steps of all ranks in any order and writes the programs. One per plan.
+class Builder {
+ public:
+  explicit Builder(Plan* plan);
+
+  /// Index of the shard of `rank` that contains `box`; fails the invariant when there is none.
+  int32_t shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const;
+
+  /// A piece of the transfer (from, to, channel, step); pieces of one transfer keep the order in
+  /// which they are added.
+  void add_piece(int32_t channel, int32_t step, int32_t from, int32_t to, int32_t tensor,
+                 const Box& box, Spot source, Spot target);
+
+  /// Step (channel, step) of `rank` begins only after its step `on` has ended. Both have to get
+  /// pieces.
+  void add_wait(int32_t rank, int32_t channel, int32_t step, Wait on);
+
+  int32_t add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset, int64_t bytes);
+
+  /// Sorts everything into plan->programs.
+  void finish();
+
+ private:
+  struct Entry {  // one piece at one end
+    int32_t channel, step;
+    bool recv;
+    int32_t peer;
+    int32_t order;
+    Piece piece;
+  };
+  struct WaitEntry {
+    int32_t channel, step;
+    Wait on;
+  };
+  struct BoxHash {
+    size_t operator()(const Box& box) const;
+  };
+  struct RankState {
+    std::vector<Entry> entries;
+    std::vector<WaitEntry> waits;
+    std::unordered_map<Box, int32_t, BoxHash> box_ids;
+  };
+  int32_t intern(int32_t rank, const Box& box);
+
+  Plan* plan_;
+  std::vector<RankState> ranks_;
+};
+
+}  // namespace refit

@@ -1,0 +1,67 @@
+#include "sim/search/parts.h"
+
+#include <algorithm>
+
+#include "sim/search/chunk.h"
+
+namespace refit {
+
+int64_t box_bytes(const Problem& problem, int32_t tensor, const Box& box) {
+  return dtype_bytes(problem.model.tensors[static_cast<size_t>(tensor)].dtype, box.volume());
+}
+
+std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing,
+                                  std::span<const int32_t> hops) {
+  const auto hop = [&](int32_t index) -> const Hop& {
+    return routing.hops[static_cast<size_t>(index)];
+  };
+  std::vector<int32_t> order(hops.begin(), hops.end());
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::pair(hop(a).from, hop(a).to) < std::pair(hop(b).from, hop(b).to);
+  });
+  std::vector<PairLoad> pairs;
+  for (const int32_t index : order) {
+    const Hop& h = hop(index);
+    if (pairs.empty() || pairs.back().from != h.from || pairs.back().to != h.to) {
+      pairs.push_back({.from = h.from, .to = h.to});
+    }
+    pairs.back().hops.push_back(index);
+    pairs.back().bytes += box_bytes(problem, h.tensor, routing.boxes[static_cast<size_t>(h.box)]);
+  }
+  return pairs;
+}
+
+std::vector<std::vector<Part>> fill_messages(const Problem& problem, const Routing& routing,
+                                             const PairLoad& load, std::span<const int64_t> sizes) {
+  std::vector<std::vector<Part>> messages(sizes.size());
+  size_t message = 0;
+  int64_t room = sizes[0];  // what is missing or too much is made up for by the next message
+  std::vector<Box> todo;
+  for (const int32_t index : load.hops) {
+    const Hop& hop = routing.hops[static_cast<size_t>(index)];
+    const Dtype dtype = problem.model.tensors[static_cast<size_t>(hop.tensor)].dtype;
+    const int64_t bits = dtype_bits(dtype);
+    todo.assign(1, routing.boxes[static_cast<size_t>(hop.box)]);
+    while (!todo.empty()) {
+      const Box box = todo.back();
+      todo.pop_back();
+      while (room <= sizes[message] / 64 && message + 1 < sizes.size()) room += sizes[++message];
+      const bool last = message + 1 == sizes.size();
+      const int64_t bytes = dtype_bytes(dtype, box.volume());
+      if (bytes <= room + sizes[message] / 64 || last) {
+        messages[message].push_back({index, box});
+        room -= bytes;
+        continue;
+      }
+      const Cutting cutting = cut_box(box, room * 8 / bits, bits == 4);
+      for (const Box& taken : cutting.taken) {
+        messages[message].push_back({index, taken});
+        room -= dtype_bytes(dtype, taken.volume());
+      }
+      todo.insert(todo.end(), cutting.left.rbegin(), cutting.left.rend());
+    }
+  }
+  return messages;
+}
+
+}  // namespace refit

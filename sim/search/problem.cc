@@ -1,0 +1,102 @@
+#include "sim/search/problem.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/document.h"
+#include "base/error.h"
+
+namespace refit {
+namespace {
+
+constexpr const char* kOptions = "options";
+
+const std::string& input_text(const Plan& plan, const std::string& name) {
+  for (const auto& [key, text] : plan.inputs) {
+    if (key == name) return text;
+  }
+  fail("plan", "no input '" + name + "'", "a plan with its inputs");
+}
+
+int32_t highest_gpu(const Plan& plan) {
+  int32_t highest = -1;
+  for (const PlanRank& rank : plan.ranks) highest = std::max(highest, rank.gpu);
+  return highest;
+}
+
+}  // namespace
+
+void load_demand(const InputSpec& spec, Problem& problem, std::vector<std::string>* notes) {
+  problem.model = load_model(
+      spec.model,
+      {.dtype = spec.dtype, .mtp = spec.mtp, .unknown_replicate = spec.unknown_replicate});
+  problem.train = load_layout(spec.train, problem.model, Side::kTrain, 0);
+  const int32_t first_gen = problem.train.ranks.empty() ? 0 : problem.train.ranks.back() + 1;
+  problem.gen = load_layout(spec.gen, problem.model, Side::kGen, first_gen);
+  problem.demand = make_demand(problem.model, problem.train, problem.gen);
+  if (notes == nullptr) return;
+  for (const Layout* layout : {&problem.train, &problem.gen}) {
+    for (const std::string& note : layout->notes) notes->push_back(layout->spec + ": " + note);
+  }
+}
+
+Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
+  Problem problem;
+  load_demand(spec, problem, notes);
+  const FabricSource fabric = load_fabric_source(spec.fabric);
+  const NodeShape shape = node_shape(fabric);
+  const PlacedRanks placed = place_ranks(shape, problem.train.ranks, problem.gen.ranks);
+  const int32_t wanted = spec.nodes > 0 ? spec.nodes : shape.fixed_nodes;
+  if (wanted > 0 && placed.nodes > wanted) {
+    fail(fmt::format("--fabric {}", spec.fabric),
+         fmt::format("{} nodes of {} GPUs", wanted, shape.gpus_per_node),
+         fmt::format("at least {} nodes for {} train and {} gen ranks", placed.nodes,
+                     problem.train.ranks.size(), problem.gen.ranks.size()));
+  }
+  const int32_t nodes = std::max(wanted, placed.nodes);
+  problem.fabric = make_fabric(fabric, nodes);
+  problem.gpu_of_rank = placed.gpu;
+  const CostSource cost =
+      load_cost_source(spec.cost.empty() ? problem.fabric.default_cost : spec.cost);
+  problem.cost = parse_cost(cost);
+
+  problem.inputs = {
+      {"model", resolve_model(spec.model)},
+      {"train", resolve_layout(spec.train)},
+      {"gen", resolve_layout(spec.gen)},
+      {"fabric", fabric.text},
+      {"cost", cost.text},
+      {kOptions,
+       fmt::format(
+           "model_name: \"{}\"\nfabric_name: \"{}\"\ncost_name: \"{}\"\nnodes: {}\ndtype: \"{}\"\n"
+           "mtp: {}\nunknown_replicate: {}\n",
+           problem.model.name, problem.fabric.name, problem.cost.name, nodes, spec.dtype, spec.mtp,
+           spec.unknown_replicate)}};
+  return problem;
+}
+
+PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::string& cost) {
+  const Value options = parse_document(input_text(plan, kOptions), "plan options", false);
+  const auto kept_nodes = static_cast<int32_t>(options.at("nodes").as_int(1, 1 << 20));
+  PlanWorld world;
+  const FabricSource kept{input_text(plan, "fabric"), "the plan's fabric"};
+  const FabricSource source = fabric.empty() ? kept : load_fabric_source(fabric);
+  const NodeShape shape = node_shape(source);
+  // On another fabric GPUs keep their numbers.
+  const int32_t needed = highest_gpu(plan) / shape.gpus_per_node + 1;
+  if (shape.fixed_nodes > 0 && shape.fixed_nodes < needed) {
+    fail(source.name, fmt::format("{} nodes", shape.fixed_nodes),
+         fmt::format("at least {} for the plan's GPUs", needed));
+  }
+  const int32_t nodes = shape.fixed_nodes > 0
+                            ? shape.fixed_nodes
+                            : std::max(needed, fabric.empty() ? kept_nodes : needed);
+  world.fabric = make_fabric(source, nodes);
+  world.cost =
+      parse_cost(cost.empty() ? CostSource{input_text(plan, "cost"), "the plan's cost model"}
+                              : load_cost_source(cost));
+  return world;
+}
+
+}  // namespace refit

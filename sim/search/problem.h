@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/search/search.h"
+
+namespace refit {
+
+/// What a user names on the command line.
+struct InputSpec {
+  std::string model, train, gen, fabric;
+  std::string cost;   // "": the fabric's default
+  std::string dtype;  // "": the model's own
+  int32_t nodes = 0;  // 0: as many as the ranks need
+  bool mtp = false;
+  bool unknown_replicate = false;
+};
+
+/// Model, layouts and demand only: what can be said before any fabric.
+void load_demand(const InputSpec& spec, Problem& problem,
+                 std::vector<std::string>* notes = nullptr);
+
+/// Loads and derives everything. Errors name the input they come from. `notes`, when given,
+/// receives the choices made for the user.
+Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes = nullptr);
+
+/// Fabric and cost model as the plan keeps them; `cost` (a name or path) and `fabric` replace the
+/// plan's own where not empty.
+struct PlanWorld {
+  Fabric fabric;
+  CostModel cost;
+};
+PlanWorld load_world(const Plan& plan, const std::string& fabric = "",
+                     const std::string& cost = "");
+
+}  // namespace refit

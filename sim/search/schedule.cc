@@ -1,0 +1,354 @@
+#include "sim/search/schedule.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "sim/search/builder.h"
+#include "sim/search/colouring.h"
+#include "sim/search/parts.h"
+
+namespace refit {
+namespace {
+
+constexpr int64_t kLargestMessage = int64_t{16} << 20;
+constexpr int64_t kSmallestMessage = int64_t{64} << 10;
+constexpr int64_t kStagesWanted =
+    128;                             // at the busiest port: a stage more or less at the end is 1 %
+constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
+constexpr int32_t kDirectGroup = 4;  // colours per step on NVLink
+
+/// Sizes of the messages that carry a load: full ones, and before them what is left over.
+std::vector<int64_t> message_sizes(int64_t bytes, int64_t message) {
+  std::vector<int64_t> sizes(static_cast<size_t>(bytes / message), message);
+  if (bytes % message != 0) sizes.insert(sizes.begin(), bytes % message);
+  return sizes;
+}
+
+/// Where a part of a hop is read and written.
+class Spots {
+ public:
+  Spots(const Routing& routing, const Builder& builder) : routing_(routing), builder_(builder) {}
+
+  Spot source(const Part& part) const {
+    const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
+    const bool held = hop.parent < 0;
+    return {held ? Place::kTrain : Place::kGen,
+            builder_.shard_with(held ? Side::kTrain : Side::kGen, hop.tensor, hop.from, part.box)};
+  }
+  Spot target(const Part& part) const {
+    const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
+    return {Place::kGen, builder_.shard_with(Side::kGen, hop.tensor, hop.to, part.box)};
+  }
+
+ private:
+  const Routing& routing_;
+  const Builder& builder_;
+};
+
+void add_part(Builder& builder, const Spots& spots, const Routing& routing, int32_t channel,
+              int32_t step, const Part& part) {
+  const Hop& hop = routing.hops[static_cast<size_t>(part.hop)];
+  builder.add_piece(channel, step, hop.from, hop.to, hop.tensor, part.box, spots.source(part),
+                    spots.target(part));
+}
+
+/// Builds with ever smaller messages until packing fits the staging bound.
+template <typename Build>
+Plan fit_staging(const SearchOptions& options, int64_t largest, Build build) {
+  int64_t message = std::clamp(options.staging_bytes / 4, kSmallestMessage, largest);
+  while (true) {
+    Plan plan = build(message);
+    plan.strategy = options.strategy;
+    plan.seed = options.seed;
+    plan.staging_bytes = options.staging_bytes;
+    int64_t peak = 0;
+    for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+      peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
+    }
+    if (peak <= options.staging_bytes) return plan;
+    if (message <= kSmallestMessage) {
+      throw Error(fmt::format("--staging: found {}, expected at least {} for strategy {}",
+                              print_bytes(static_cast<double>(options.staging_bytes)),
+                              print_bytes(static_cast<double>(peak)), options.strategy));
+    }
+    message = std::max(message / 2, kSmallestMessage);
+  }
+}
+
+class StageScheduler {
+ public:
+  StageScheduler(const Problem& problem, const Routing& routing, int64_t message)
+      : problem_(problem),
+        routing_(routing),
+        message_(message),
+        plan_(make_frame(problem)),
+        builder_(&plan_),
+        spots_(routing, builder_) {}
+
+  Plan run() {
+    sort_hops();
+    schedule_network();
+    schedule_fan_out();
+    schedule_direct();
+    builder_.finish();
+    return std::move(plan_);
+  }
+
+ private:
+  const Hop& hop(int32_t index) const { return routing_.hops[static_cast<size_t>(index)]; }
+
+  int32_t domain(int32_t rank) const {
+    const int32_t gpu = problem_.gpu_of_rank[static_cast<size_t>(rank)];
+    return problem_.fabric.gpus[static_cast<size_t>(gpu)].domain;
+  }
+
+  int32_t add_channel(Lane lane) {
+    plan_.channels.push_back({lane});
+    return static_cast<int32_t>(plan_.channels.size()) - 1;
+  }
+
+  void sort_hops() {
+    children_.resize(routing_.hops.size());
+    for (int32_t i = 0; i < std::ssize(routing_.hops); ++i) {
+      const Hop& h = hop(i);
+      const bool inside = domain(h.from) == domain(h.to);
+      if (h.parent >= 0) {
+        REFIT_CHECK(inside && hop(h.parent).parent < 0 && !is_inside(h.parent));
+        children_[static_cast<size_t>(h.parent)].push_back(i);
+      } else if (h.from == h.to) {
+        copies_.push_back(i);
+      } else {
+        (inside ? direct_ : network_).push_back(i);
+      }
+    }
+    // What others wait for leaves first.
+    std::stable_partition(network_.begin(), network_.end(),
+                          [&](int32_t i) { return !children_[static_cast<size_t>(i)].empty(); });
+  }
+
+  bool is_inside(int32_t index) const { return domain(hop(index).from) == domain(hop(index).to); }
+
+  /// Stages of network messages. Small ones first, eight to a step; then those that are not full; then the full ones, whose stages all take the same
+  /// time, so that no port waits for another.
+  void schedule_network() {
+    if (network_.empty()) return;
+    // All channels that nothing else needs: while one starts up or packs, the others flow.
+    const bool fans_out = std::any_of(children_.begin(), children_.end(),
+                                      [](const auto& list) { return !list.empty(); });
+    net_channels_ =
+        kMaxChannels - (fans_out ? 1 : 0) - (direct_.empty() && copies_.empty() ? 0 : 1);
+    for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
+
+    const std::vector<PairLoad> pairs = group_pairs(problem_, routing_, network_);
+    std::vector<std::vector<int64_t>> sizes;  // of each message of each pair, in order of stages
+    std::vector<std::vector<int32_t>> stages(pairs.size());
+    for (const PairLoad& pair : pairs) sizes.push_back(message_sizes(pair.bytes, message_));
+    struct SizeClass {
+      int64_t least, below;
+      int32_t group;  // colours per step
+    };
+    const int64_t small = message_ / 8;
+    for (const SizeClass& sized :
+         {SizeClass{0, small, kMaxPeersPerStep}, SizeClass{small, message_, 1},
+          SizeClass{message_, message_ + 1, 1}}) {
+      std::vector<PortPair> edges;
+      std::vector<size_t> owner;
+      for (size_t p = 0; p < pairs.size(); ++p) {
+        for (const int64_t size : sizes[p]) {
+          if (size < sized.least || size >= sized.below) continue;
+          edges.push_back({pairs[p].from, pairs[p].to});
+          owner.push_back(p);
+        }
+      }
+      const std::vector<int32_t> colours = colour_edges(edges);
+      const int32_t first = stage_count_;
+      for (size_t e = 0; e < edges.size(); ++e) {
+        const int32_t stage = first + colours[e] / sized.group;
+        stages[owner[e]].push_back(stage);
+        stage_count_ = std::max(stage_count_, stage + 1);
+      }
+    }
+    for (size_t p = 0; p < pairs.size(); ++p) {
+      std::sort(stages[p].begin(), stages[p].end());
+      const auto messages = fill_messages(problem_, routing_, pairs[p], sizes[p]);
+      for (size_t m = 0; m < messages.size(); ++m) {
+        const int32_t stage = stages[p][m];
+        for (const Part& part : messages[m]) {
+          add_part(builder_, spots_, routing_, stage % net_channels_, stage, part);
+          for (const int32_t child : children_[static_cast<size_t>(part.hop)]) {
+            fan_out_.push_back({stage, {child, part.box}});
+          }
+        }
+      }
+    }
+  }
+
+  /// NVLink steps for what the network has brought: a window of stages at a time.
+  void schedule_fan_out() {
+    if (fan_out_.empty()) return;
+    const int32_t channel = add_channel(Lane::kNvlink);
+    std::stable_sort(fan_out_.begin(), fan_out_.end(),
+                     [](const FanOut& a, const FanOut& b) { return a.stage < b.stage; });
+    int32_t step = 0;
+    std::map<int32_t, int64_t> gathered;  // by sending rank
+    for (size_t first = 0, last = 0; last < fan_out_.size();) {
+      gathered.clear();
+      int64_t most = 0;
+      do {  // at least one stage, then on while messages would stay small
+        for (const int32_t stage = fan_out_[last].stage;
+             last < fan_out_.size() && fan_out_[last].stage == stage; ++last) {
+          const Hop& h = hop(fan_out_[last].part.hop);
+          int64_t& bytes = gathered[h.from];
+          bytes += box_bytes(problem_, h.tensor, fan_out_[last].part.box);
+          most = std::max(most, bytes);
+        }
+      } while (last < fan_out_.size() && most < kWindowMessages * message_);
+      step = fan_out_window(channel, step, first, last);
+      first = last;
+    }
+  }
+
+  int32_t fan_out_window(int32_t channel, int32_t step, size_t first, size_t last) {
+    std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> pairs;
+    for (size_t i = first; i < last; ++i) {
+      const Hop& h = hop(fan_out_[i].part.hop);
+      pairs[{h.from, h.to}].push_back(i);
+    }
+    std::vector<PortPair> edges;
+    for (const auto& [pair, parts] : pairs) edges.push_back({pair.first, pair.second});
+    const std::vector<int32_t> colours = colour_edges(edges);
+    int32_t end = step;
+    size_t edge = 0;
+    for (const auto& [pair, parts] : pairs) {
+      const int32_t at = step + colours[edge++] / kMaxPeersPerStep;
+      end = std::max(end, at + 1);
+      for (const size_t i : parts) {
+        const auto& [stage, part] = fan_out_[i];
+        add_part(builder_, spots_, routing_, channel, at, part);
+        builder_.add_wait(pair.first, channel, at, {stage % net_channels_, stage});
+      }
+    }
+    return end;
+  }
+
+  /// Train and gen rank in one domain, and local copies.
+  void schedule_direct() {
+    if (direct_.empty() && copies_.empty()) return;
+    const int32_t channel = add_channel(copies_.empty() ? Lane::kNvlink : Lane::kAny);
+    int32_t step = 0;
+    if (!direct_.empty()) {
+      const std::vector<PairLoad> pairs = group_pairs(problem_, routing_, direct_);
+      std::vector<PortPair> edges;
+      std::vector<std::pair<size_t, size_t>> owner;  // pair, message
+      std::vector<std::vector<std::vector<Part>>> messages;
+      for (size_t p = 0; p < pairs.size(); ++p) {
+        messages.push_back(
+            fill_messages(problem_, routing_, pairs[p], message_sizes(pairs[p].bytes, message_)));
+        for (size_t m = 0; m < messages[p].size(); ++m) {
+          edges.push_back({pairs[p].from, pairs[p].to});
+          owner.emplace_back(p, m);
+        }
+      }
+      const std::vector<int32_t> colours = colour_edges(edges);
+      for (size_t e = 0; e < edges.size(); ++e) {
+        const int32_t at = colours[e] / kDirectGroup;
+        step = std::max(step, at + 1);
+        for (const Part& part : messages[owner[e].first][owner[e].second]) {
+          add_part(builder_, spots_, routing_, channel, at, part);
+        }
+      }
+    }
+    for (const int32_t index : copies_) {
+      add_part(builder_, spots_, routing_, channel, step,
+               {index, routing_.boxes[static_cast<size_t>(hop(index).box)]});
+    }
+  }
+
+  struct FanOut {
+    int32_t stage;
+    Part part;
+  };
+
+  const Problem& problem_;
+  const Routing& routing_;
+  int64_t message_;
+  Plan plan_;
+  Builder builder_;
+  Spots spots_;
+  std::vector<std::vector<int32_t>> children_;  // by hop
+  std::vector<int32_t> network_, direct_, copies_;
+  int32_t net_channels_ = 0;  // channels 0 .. net_channels_ - 1
+  std::vector<FanOut> fan_out_;
+  int32_t stage_count_ = 0;
+};
+
+}  // namespace
+
+Plan schedule_stages(const Problem& problem, const Routing& routing, const SearchOptions& options) {
+  std::vector<int64_t> out(problem.gpu_of_rank.size(), 0), in = out;
+  int64_t busiest = 0;
+  for (const Hop& hop : routing.hops) {
+    if (hop.from == hop.to) continue;
+    const int64_t bytes =
+        box_bytes(problem, hop.tensor, routing.boxes[static_cast<size_t>(hop.box)]);
+    busiest = std::max({busiest, out[static_cast<size_t>(hop.from)] += bytes,
+                        in[static_cast<size_t>(hop.to)] += bytes});
+  }
+  const int64_t largest = std::clamp(busiest / kStagesWanted, int64_t{1} << 20, kLargestMessage);
+  return fit_staging(options, largest, [&](int64_t message) {
+    return StageScheduler(problem, routing, message).run();
+  });
+}
+
+Plan schedule_batches(const Problem& problem, const Routing& routing,
+                      const SearchOptions& options) {
+  std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> batches;  // (lane, batch) -> hops
+  for (int32_t i = 0; i < std::ssize(routing.hops); ++i) {
+    const Turn turn = routing.hops[static_cast<size_t>(i)].turn;
+    batches[{turn.lane, turn.batch}].push_back(i);
+  }
+  return fit_staging(options, kLargestMessage, [&](int64_t message) {
+    Plan plan = make_frame(problem);
+    Builder builder(&plan);
+    const Spots spots(routing, builder);
+    int32_t step = 0;
+    for (const auto& [turn, hops] : batches) {
+      if (turn.first >= std::ssize(plan.channels)) {
+        plan.channels.resize(static_cast<size_t>(turn.first) + 1);
+        step = 0;
+      }
+      // Messages above the size go in rounds; a round is split where a port has more than eight
+      // peers.
+      std::vector<std::vector<std::pair<PortPair, std::vector<Part>>>> rounds;
+      for (const PairLoad& pair : group_pairs(problem, routing, hops)) {
+        auto messages = fill_messages(problem, routing, pair, message_sizes(pair.bytes, message));
+        if (rounds.size() < messages.size()) rounds.resize(messages.size());
+        for (size_t m = 0; m < messages.size(); ++m) {
+          rounds[m].push_back({{pair.from, pair.to}, std::move(messages[m])});
+        }
+      }
+      for (const auto& round : rounds) {
+        std::vector<PortPair> edges;
+        for (const auto& [pair, parts] : round) edges.push_back(pair);
+        const std::vector<int32_t> colours = colour_edges(edges);
+        int32_t end = step;
+        for (size_t e = 0; e < edges.size(); ++e) {
+          const int32_t at = step + colours[e] / kMaxPeersPerStep;
+          end = std::max(end, at + 1);
+          for (const Part& part : round[e].second) {
+            add_part(builder, spots, routing, turn.first, at, part);
+          }
+        }
+        step = end;
+      }
+    }
+    builder.finish();
+    return plan;
+  });
+}
+
+}  // namespace refit

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <span>
+
+#include "sim/search/search.h"
+
+namespace refit {
+
+/// A named way to plan. One file each.
+struct Strategy {
+  const char* name;
+  const char* summary;
+  Plan (*plan)(const Problem& problem, const SearchOptions& options);
+};
+
+Plan plan_direct(const Problem& problem, const SearchOptions& options);
+Plan plan_relay(const Problem& problem, const SearchOptions& options);
+Plan plan_striped(const Problem& problem, const SearchOptions& options);
+
+std::span<const Strategy> all_strategies();
+
+/// The strategy of that name, or an Error that lists them.
+const Strategy& find_strategy(const std::string& name);
+
+}  // namespace refit
