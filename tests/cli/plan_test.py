@@ -1,0 +1,84 @@
+"""refit plan, check, simulate, compare, bound, demand and refit-exec as a user runs them."""
+
+import json
+import unittest
+
+from refit_cli import TINY, CliTest
+
+# (model, train, gen, fabric) -> model bytes, nominal lower bound in seconds; bytes of the model / ingress of what binds.
+PUBLISHED = {
+    "qwen3-4b": ("megatron:dp=8", "vllm:tp=8", "dgx-h100", 8.0e9, 0.0201),
+    "qwen3-30b-a3b": ("megatron:ep=8,pp=2", "vllm:tp=8,dp=2", "dgx-h100", 61.1e9, 0.1527),
+}
+
+
+class Plan(CliTest):
+    def test_published_bounds(self):
+        for model, (train, gen, fabric, size, bound) in PUBLISHED.items():
+            inputs = ["--model", model, "--train", train, "--gen", gen, "--fabric", fabric, "--cost", "nominal"]
+            _, summary = self.plan(*inputs)
+            self.assertAlmostEqual(summary["model_bytes"] / size, 1, delta=0.01)
+            self.assertAlmostEqual(summary["lower_bound_s"], bound, delta=bound * 0.005)
+            self.assertGreaterEqual(summary["predicted_s"], summary["lower_bound_s"])
+            self.assertAlmostEqual(self.json("bound", *inputs)["lower_bound_s"], summary["lower_bound_s"])
+
+    def test_summary_has_the_contract_keys(self):
+        _, summary = self.plan(*TINY)
+        for key in ("predicted_s lower_bound_s bound_reason gap strategy estimated_s ranks tensors classes transfers model_bytes "
+                    "demand_bytes bytes_total bytes_inter_domain bytes_intra_domain peak_staging_bytes max_peers plan_bytes search_s "
+                    "peak_memory_bytes digest").split():
+            self.assertIn(key, summary)
+        self.assertEqual(summary["ranks"], 12)
+        self.assertEqual(summary["bytes_total"], summary["bytes_inter_domain"] + summary["bytes_intra_domain"])
+
+    def test_same_inputs_same_bytes(self):
+        first, a = self.plan(*TINY, name="a.plan")
+        second, b = self.plan(*TINY, name="b.plan")
+        self.assertEqual(first.read_bytes(), second.read_bytes())
+        self.assertEqual(a["digest"], b["digest"])
+        self.assertEqual(a["plan_bytes"], len(first.read_bytes()))
+
+    def test_check_and_simulate_agree_with_the_search(self):
+        for strategy in ("relay", "direct", "striped"):
+            path, summary = self.plan(*TINY, "--strategy", strategy)
+            self.assertTrue(self.json("check", path)["ok"])
+            self.assertEqual(self.json("simulate", path)["predicted_s"], summary["predicted_s"])
+            nominal = self.json("simulate", path, "--cost", "nominal")
+            self.assertLess(nominal["predicted_s"], summary["predicted_s"])
+
+    def test_compare(self):
+        table = self.json("compare", *TINY)
+        self.assertEqual([row["strategy"] for row in table["rows"]], ["relay", "direct", "striped"])
+        for row in table["rows"]:
+            self.assertGreaterEqual(row["predicted_s"], table["lower_bound_s"])
+        self.assertEqual([r["strategy"] for r in self.json("compare", *TINY, "--strategies", "direct")["rows"]], ["direct"])
+
+    def test_demand(self):
+        demand = self.json("demand", *TINY[:6])
+        self.assertEqual(len(demand["rows"]), 8)  # gen ranks
+        self.assertEqual(sum(row["bytes"] for row in demand["rows"]), demand["demand_bytes"])
+        one = self.json("demand", *TINY[:6], "--tensor", "lm_head.weight")
+        self.assertEqual(len(one["rows"]), 8)
+        # 50 rows over 4 ranks: 13, 13, 13, 11 rows of 16 bf16 elements; two engines.
+        self.assertEqual([row["bytes"] for row in one["rows"]], [416, 416, 416, 352] * 2)
+        by_tensor = self.json("demand", *TINY[:6], "--rank", "4")
+        self.assertEqual(sum(row["bytes"] for row in by_tensor["rows"]), demand["rows"][0]["bytes"])
+
+    def test_replay(self):
+        for strategy in ("relay", "direct", "striped"):
+            path, summary = self.plan(*TINY, "--strategy", strategy)
+            result = self.json(path, "--verify", "--iterations", "2", program="refit-exec")
+            self.assertTrue(result["verified"])
+            self.assertEqual(result["digest"], summary["digest"])
+            self.assertEqual(len(result["iterations"]), 2)
+
+    def test_trace(self):
+        path, summary = self.plan(*TINY)
+        trace = self.folder / "trace.json"
+        self.run_program("simulate", path, "--trace", trace)
+        events = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+        self.assertGreaterEqual(len(events), summary["transfers"])
+
+
+if __name__ == "__main__":
+    unittest.main()
