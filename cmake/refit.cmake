@@ -1,7 +1,8 @@
 # Flags and the two functions with which every target of this project is made.
 
 add_library(refit_flags INTERFACE)
-target_compile_options(refit_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off)
+# -Wrestrict: gcc 12 sees overlaps in "text" + std::string at -O3 that are not there (gcc bug 105651).
+target_compile_options(refit_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wno-restrict -ffp-contract=off)
 if(REFIT_WERROR)
   target_compile_options(refit_flags INTERFACE -Werror)
 endif()
@@ -25,5 +26,6 @@ function(refit_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE refit_flags ${ARG_DEPS} GTest::gtest_main)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # what is tested is optimised, the tests build faster
   gtest_discover_tests(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600 DISCOVERY_TIMEOUT 120)
 endfunction()

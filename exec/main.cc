@@ -164,12 +164,14 @@ int main_guarded(int argc, char** argv) {
       ->option_text("FILE");
   app.footer(
       "Exit status: 0 every rank finished (and every byte is right), 1 the refit failed, 2 bad "
-      "usage or "
-      "input.\n\nExample:\n  refit-exec moe.plan --verify --iterations 5 --json moe.json");
+      "usage\n"
+      "or input.\n\nExample:\n  refit-exec moe.plan --verify --iterations 5 --json moe.json");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    fmt::print(stderr, "refit-exec: {} (see refit-exec --help)\n", error.what());
+    return 2;
   }
   replay(options);
   return 0;

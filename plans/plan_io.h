@@ -17,8 +17,8 @@ inline constexpr uint32_t kPlanVersion = 1;
 inline constexpr uint32_t kOldestPlanVersion = 1;
 
 struct SavedPlan {
-  std::string digest;   // 64 hex digits: SHA-256 over the hashes of all sections
-  int64_t bytes = 0;    // size of the file
+  std::string digest;  // 64 hex digits: SHA-256 over the hashes of all sections
+  int64_t bytes = 0;   // size of the file
 };
 
 /// Writes to a temporary file and renames it. Same plan, same bytes.

@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kLargestMessage = int64_t{16} << 20;
 constexpr int64_t kSmallestMessage = int64_t{64} << 10;
 constexpr int64_t kStagesWanted =
-    128;                             // at the busiest port: a stage more or less at the end is 1 %
+    128;  // at the busiest port: a stage more or less at the end is 1 %
 constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
-constexpr int32_t kDirectGroup = 4;  // colours per step on NVLink
+constexpr int32_t kDirectGroup = 4;     // colours per step on NVLink
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
 std::vector<int64_t> message_sizes(int64_t bytes, int64_t message) {
@@ -125,9 +125,10 @@ class StageScheduler {
         (inside ? direct_ : network_).push_back(i);
       }
     }
-    // What others wait for leaves first.
-    std::stable_partition(network_.begin(), network_.end(),
-                          [&](int32_t i) { return !children_[static_cast<size_t>(i)].empty(); });
+    // What many wait for leaves first: its fan-out then ends early, and later windows have few peers.
+    std::stable_sort(network_.begin(), network_.end(), [&](int32_t x, int32_t y) {
+      return children_[static_cast<size_t>(x)].size() > children_[static_cast<size_t>(y)].size();
+    });
   }
 
   bool is_inside(int32_t index) const { return domain(hop(index).from) == domain(hop(index).to); }

@@ -67,7 +67,8 @@ class Plan(CliTest):
     def test_replay(self):
         for strategy in ("relay", "direct", "striped"):
             path, summary = self.plan(*TINY, "--strategy", strategy)
-            result = self.json(path, "--verify", "--iterations", "2", program="refit-exec")
+            done = self.run_program(path, "--verify", "--iterations", "2", "--json", "-", program="refit-exec")
+            result = json.loads(done.stdout)
             self.assertTrue(result["verified"])
             self.assertEqual(result["digest"], summary["digest"])
             self.assertEqual(len(result["iterations"]), 2)
