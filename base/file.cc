@@ -115,10 +115,11 @@ void write_file(const std::string& path, std::string_view content) {
 
 std::string find_data_file(std::string_view folder, std::string_view name) {
   if (name.empty()) return "";
-  if (is_file(fs::path(name))) return std::string(name);
-  if (name.find('/') != std::string_view::npos) return "";
-  const fs::path path = data_directory() / folder / (std::string(name) + ".yaml");
-  return is_file(path) ? path.string() : "";
+  if (name.find('/') == std::string_view::npos) {
+    const fs::path path = data_directory() / folder / (std::string(name) + ".yaml");
+    if (is_file(path)) return path.string();
+  }
+  return is_file(fs::path(name)) ? std::string(name) : "";
 }
 
 std::string list_data_files(std::string_view folder) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -121,7 +122,9 @@ void replay(const Options& options) {
   how.iterations = options.iterations;
   how.verify = options.verify;
   how.timeout_s = parse_time(options.timeout, "--timeout");
-  if (how.timeout_s <= 0) fail("--timeout", options.timeout, "more than nothing");
+  if (how.timeout_s <= 0 || how.timeout_s > 86400) {
+    fail("--timeout", options.timeout, "more than nothing, at most a day (86400s)");
+  }
   if (isatty(STDERR_FILENO) != 0) {
     how.progress = [&](int32_t iteration) {
       fmt::print(stderr, "\riteration {} of {}{}", iteration + 1, options.iterations,
@@ -148,7 +151,7 @@ void replay(const Options& options) {
 int main_guarded(int argc, char** argv) {
   Options options;
   CLI::App app("Replays a saved plan on this host or cluster and measures it.", "refit-exec");
-  app.set_version_flag("--version", REFIT_VERSION);
+  app.set_version_flag("--version", std::string("refit-exec ") + REFIT_VERSION);
   app.option_defaults()->always_capture_default();
   app.add_option("PLAN", options.plan, "Plan file, as `refit plan -o` writes it")->required();
   app.add_option("--backend", options.backend, "host (all ranks are threads here), mpi or nccl");
@@ -170,7 +173,7 @@ int main_guarded(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "refit-exec: {} (see refit-exec --help)\n", error.what());
+    log_line(std::string("refit-exec: ") + error.what() + " (see refit-exec --help)");
     return 2;
   }
   replay(options);
@@ -183,12 +186,14 @@ int main_guarded(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return refit::main_guarded(argc, argv);
+    const int code = refit::main_guarded(argc, argv);
+    refit::finish_output();
+    return code;
   } catch (const refit::Error& error) {
-    fmt::print(stderr, "refit-exec: {}\n", error.what());
+    refit::log_line(std::string("refit-exec: ") + error.what());
     return error.kind() == refit::ErrorKind::kInput ? 2 : 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "refit-exec: {}\n", error.what());
+    refit::log_line(std::string("refit-exec: ") + error.what());
     return 1;
   }
 }

@@ -2,9 +2,12 @@
 // in sim/cli.
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -59,6 +62,7 @@ void add_inputs(CLI::App& command, InputSpec& inputs) {
 
 void add_search(CLI::App& command, SearchOptions& search) {
   command.add_option("--seed", search.seed, "seed of the search")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 62))
       ->capture_default_str()
       ->type_name("N");
   command
@@ -70,6 +74,13 @@ void add_search(CLI::App& command, SearchOptions& search) {
           "bound on packing and relay memory per rank [1GiB]")
       ->type_name("BYTES");
 }
+
+/// A plan is binary and read back by seeking: it goes to a file.
+const CLI::Validator is_file_name(
+    [](const std::string& text) {
+      return text.empty() || text == "-" ? "found '" + text + "', expected a file" : std::string();
+    },
+    "");
 
 std::string strategy_help() {
   std::string text = "how to plan [" + SearchOptions{}.strategy + "]:";
@@ -93,7 +104,9 @@ int run(int argc, char** argv) {
   add_inputs(*plan_command, plan.inputs);
   add_search(*plan_command, plan.search);
   plan_command->add_option("--strategy", plan.search.strategy, strategy_help())->type_name("S");
-  plan_command->add_option("-o,--output", plan.output, "plan file to write")->type_name("FILE");
+  plan_command->add_option("-o,--output", plan.output, "plan file to write")
+      ->check(is_file_name)
+      ->type_name("FILE");
 
   CompareOptions compare;
   CLI::App* compare_command =
@@ -114,6 +127,7 @@ int run(int argc, char** argv) {
   add_layout_inputs(*demand_command, demand.inputs);
   demand_command->add_option("--tensor", demand.tensor, "only this tensor")->type_name("T");
   demand_command->add_option("--rank", demand.rank, "only this gen rank, by tensor")
+      ->check(CLI::NonNegativeNumber)
       ->type_name("R");
 
   std::string checked;
@@ -128,6 +142,21 @@ int run(int argc, char** argv) {
       ->type_name("F");
   simulate_command->add_option("--cost", simulate.cost, "another cost model than the plan's")
       ->type_name("C");
+  simulate_command
+      ->add_option("--error", simulate.error,
+                   "faster: let each message end with this part of its bytes more or less, as in "
+                   "0.1%")
+      ->type_name("PART");
+  simulate_command
+      ->add_option("--set", simulate.sets,
+                   "what if: nic=800Gbps, nvlink=900GB/s, nodes[3].nic[2]=down; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("TARGET=RATE");
+  simulate_command
+      ->add_option("--straggler", simulate.stragglers,
+                   "what if the GPU of a rank ran at a part of its speed; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("rank=R,x=PART");
   simulate_command->add_option("--trace", simulate.trace, "write a Chrome / Perfetto trace")
       ->type_name("FILE");
 
@@ -142,11 +171,18 @@ int run(int argc, char** argv) {
       ->required()
       ->type_name("FILE");
 
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> known;
+    for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+    if (std::find(known.begin(), known.end(), argv[1]) == known.end()) {
+      fail("command", quote(argv[1]), fmt::format("one of {}", fmt::join(known, ", ")));
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    fmt::print(stderr, "refit: {} (see refit --help)\n", error.what());
+    log_line(std::string("refit: ") + error.what() + " (see refit --help)");
     return 2;
   }
   if (plan_command->parsed()) return run_plan(common, plan);
@@ -163,12 +199,14 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return refit::cli::run(argc, argv);
+    const int code = refit::cli::run(argc, argv);
+    refit::finish_output();
+    return code;
   } catch (const refit::Error& error) {
-    fmt::print(stderr, "refit: {}\n", error.what());
+    refit::log_line(std::string("refit: ") + error.what());
     return error.kind() == refit::ErrorKind::kInput ? 2 : 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "refit: {}\n", error.what());
+    refit::log_line(std::string("refit: ") + error.what());
     return 1;
   }
 }

@@ -35,6 +35,8 @@ struct DemandOptions {
 
 struct SimulatePlanOptions {
   std::string plan, fabric, cost, trace;
+  std::string error;                          // "0.1%"; empty: exact
+  std::vector<std::string> sets, stragglers;  // as in whatif.h
 };
 
 struct ExportOptions {

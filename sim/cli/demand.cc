@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/console.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "sim/cli/commands.h"
@@ -45,7 +46,7 @@ int run_demand(const Common& common, const DemandOptions& options) {
   std::vector<std::string> notes;
   load_demand(options.inputs, problem, &notes);
   if (!common.quiet) {
-    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : notes) log_line("note: " + note);
   }
   const int32_t only_tensor =
       options.tensor.empty() ? -1 : find_tensor(problem.model, options.tensor);

@@ -1,7 +1,9 @@
 // refit check, simulate, export: from a saved plan.
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -15,6 +17,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
 #include "sim/simulator/simulator.h"
+#include "sim/simulator/whatif.h"
 
 namespace refit::cli {
 namespace {
@@ -27,6 +30,18 @@ LoadedPlan load_checked(const std::string& path) {
   const std::vector<Fault> faults = check(loaded.plan, 1);
   if (!faults.empty()) throw Error(path + ": " + print_fault(faults.front()), ErrorKind::kWork);
   return loaded;
+}
+
+/// "0.1%" is 0.001.
+double parse_error(const std::string& text) {
+  double percent = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, percent);
+  if (code != std::errc() || std::string_view(end, last) != "%" ||
+      !(percent >= 0 && percent < 100)) {
+    fail("--error", quote(text), "0% or more, below 100%");
+  }
+  return percent / 100;
 }
 
 }  // namespace
@@ -59,19 +74,26 @@ int run_check(const Common& common, const std::string& path) {
 int run_simulate(const Common& common, const SimulatePlanOptions& options) {
   const LoadedPlan loaded = load_checked(options.plan);
   const Plan& plan = loaded.plan;
-  const PlanWorld world = load_world(plan, options.fabric, options.cost);
-  const Timeline timeline =
-      simulate(plan, world.fabric, world.cost, {.entries = !options.trace.empty()});
+  PlanWorld world = load_world(plan, options.fabric, options.cost);
+  for (const std::string& change : options.sets) change_fabric(world.fabric, change);
+  SimulateOptions how{.entries = !options.trace.empty()};
+  if (!options.error.empty()) how.error = parse_error(options.error);
+  for (const std::string& text : options.stragglers)
+    how.stragglers.push_back(parse_straggler(text));
+  const Timeline timeline = simulate(plan, world.fabric, world.cost, how);
   if (!options.trace.empty()) write_trace(plan, timeline, options.trace);
   const std::string bottleneck =
       timeline.bottleneck < 0 ? ""
                               : world.fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
   if (common.json) {
     fmt::print("{}\n", Json{{"predicted_s", timeline.refit_s},
-                            {"lower_bound_s", plan.prediction.lower_bound_s},
+                            {"saved_lower_bound_s", plan.prediction.lower_bound_s},
                             {"saved_predicted_s", plan.prediction.predicted_s},
                             {"fabric", world.fabric.name},
                             {"cost", world.cost.name},
+                            {"error", how.error},
+                            {"set", options.sets},
+                            {"stragglers", options.stragglers},
                             {"wire_s", timeline.wire_s},
                             {"staging_s", timeline.staging_s},
                             {"launch_s", timeline.launch_s},
@@ -85,6 +107,16 @@ int run_simulate(const Common& common, const SimulatePlanOptions& options) {
   }
   fmt::print("refit time   {} on {}, cost model {}\n", print_time(timeline.refit_s),
              world.fabric.name, world.cost.name);
+  std::vector<std::string> whatif = options.sets;
+  for (const Straggler& slow : how.stragglers)
+    whatif.push_back(fmt::format("rank {} at {:g} of its speed", slow.rank, slow.speed));
+  if (!whatif.empty()) {
+    fmt::print("what if      {}\n", fmt::join(whatif, ", "));
+    const double planned = plan.prediction.predicted_s;
+    fmt::print(
+        "as planned   {}{}\n", print_time(planned),
+        planned > 0 ? ", now " + print_ratio(timeline.refit_s / planned) + " times that" : "");
+  }
   fmt::print("last rank    {} wire, {} staging, {} launch, {} waiting\n",
              print_time(timeline.wire_s), print_time(timeline.staging_s),
              print_time(timeline.launch_s), print_time(timeline.wait_s));

@@ -2,28 +2,40 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "base/console.h"
+#include "base/error.h"
 #include "base/units.h"
 #include "plans/plan_io.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
+#include "sim/search/strategies.h"
 
 namespace refit::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-double ratio_to_bound(const Prediction& prediction) {
-  return prediction.lower_bound_s > 0 ? prediction.predicted_s / prediction.lower_bound_s : 1;
+/// Without a bound (nothing has to move) there is no ratio.
+std::optional<double> ratio_to_bound(const Prediction& prediction) {
+  if (prediction.lower_bound_s <= 0) return std::nullopt;
+  return prediction.predicted_s / prediction.lower_bound_s;
+}
+
+int64_t count_ranks(const Plan& plan) {
+  return std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                       [](const PlanRank& rank) { return rank.gpu >= 0; });
 }
 
 Problem load(const Common& common, const InputSpec& inputs) {
   std::vector<std::string> notes;
   Problem problem = load_problem(inputs, &notes);
   if (!common.quiet) {
-    for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : notes) log_line("note: " + note);
   }
   return problem;
 }
@@ -40,10 +52,11 @@ void print_problem(const Problem& problem) {
 }
 
 Json row_json(const Plan& plan, const PlanTotals& totals) {
+  const std::optional<double> ratio = ratio_to_bound(plan.prediction);
   return {{"strategy", plan.strategy},
           {"predicted_s", plan.prediction.predicted_s},
           {"lower_bound_s", plan.prediction.lower_bound_s},
-          {"gap", ratio_to_bound(plan.prediction) - 1},
+          {"gap", ratio ? Json(*ratio - 1) : Json()},
           {"estimated_s", plan.prediction.estimated_s},
           {"transfers", totals.transfers},
           {"bytes_total", totals.bytes_total},
@@ -67,7 +80,7 @@ int run_plan(const Common& common, const PlanOptions& options) {
   if (common.json) {
     Json json = row_json(plan, totals);
     json["bound_reason"] = prediction.bound_reason;
-    json["ranks"] = problem.train.ranks.size() + problem.gen.ranks.size();
+    json["ranks"] = count_ranks(plan);
     json["tensors"] = plan.tensors.size();
     json["classes"] = problem.demand.classes.size();
     json["model_bytes"] = model_bytes(problem.model);
@@ -84,7 +97,8 @@ int run_plan(const Common& common, const PlanOptions& options) {
              print_time(prediction.predicted_s), plan.strategy, print_time(prediction.estimated_s));
   fmt::print("lower bound  {}  {}\n", print_time(prediction.lower_bound_s),
              prediction.bound_reason);
-  fmt::print("gap          {}\n", print_percent(ratio_to_bound(prediction) - 1));
+  const std::optional<double> ratio = ratio_to_bound(prediction);
+  fmt::print("gap          {}\n", ratio ? print_percent(*ratio - 1) : "-");
   fmt::print(
       "moves        {} between and {} inside NVLink domains in {} transfers; {} copied locally\n",
       print_bytes(static_cast<double>(totals.bytes_inter_domain)),
@@ -110,42 +124,53 @@ int run_compare(const Common& common, const CompareOptions& options) {
   if (names.empty()) {
     for (const auto& [name, summary] : list_strategies()) names.push_back(name);
   }
+  for (const std::string& name : names)
+    find_strategy(name);  // a wrong name is known before the work
+  const LowerBound bound = lower_bound(problem);
   Json rows = Json::array();
   std::vector<std::vector<std::string>> table;
-  double bound = 0;
-  std::string reason;
+  std::string failures;
   for (const std::string& name : names) {
     SearchOptions search_options = options.search;
     search_options.strategy = name;
-    const Plan plan = search(problem, search_options, make_progress(common.quiet));
+    Plan plan;
+    try {
+      plan = search(problem, search_options, make_progress(common.quiet));
+    } catch (const Error& error) {  // the others still have something to say
+      rows.push_back({{"strategy", name}, {"error", error.what()}});
+      table.push_back({name, "-", "-", "-", "-", "-"});
+      failures += fmt::format("  {}: {}\n", name, error.what());
+      continue;
+    }
     const PlanTotals totals = plan_totals(plan);
-    bound = plan.prediction.lower_bound_s;
-    reason = plan.prediction.bound_reason;
+    const std::optional<double> ratio = ratio_to_bound(plan.prediction);
     rows.push_back(row_json(plan, totals));
     table.push_back({name, print_time(plan.prediction.predicted_s),
-                     print_ratio(ratio_to_bound(plan.prediction)),
+                     ratio ? print_ratio(*ratio) : "-",
                      print_bytes(static_cast<double>(totals.bytes_inter_domain)),
                      print_bytes(static_cast<double>(totals.bytes_intra_domain)),
                      fmt::format("{}", totals.transfers)});
   }
+  const int code = failures.empty() ? 0 : 1;
   if (common.json) {
-    fmt::print("{}\n",
-               Json{{"lower_bound_s", bound}, {"bound_reason", reason}, {"rows", rows}}.dump(2));
-    return 0;
+    fmt::print(
+        "{}\n",
+        Json{{"lower_bound_s", bound.seconds}, {"bound_reason", bound.reason}, {"rows", rows}}.dump(
+            2));
+    return code;
   }
   print_problem(problem);
   fmt::print("\n");
   print_table(
       {"strategy", "predicted", "x bound", "between domains", "inside domains", "transfers"},
       table);
-  fmt::print("\n  lower bound {}: {}\n", print_time(bound), reason);
-  return 0;
+  fmt::print("\n  lower bound {}: {}\n{}", print_time(bound.seconds), bound.reason, failures);
+  return code;
 }
 
 int run_bound(const Common& common, const InputSpec& inputs) {
   const Problem problem = load(common, inputs);
-  const LowerBound bound = cut_bound(problem.demand, problem.train, problem.gen, problem.fabric,
-                                     problem.gpu_of_rank, link_rates(problem.fabric, problem.cost));
+  const LowerBound bound = lower_bound(problem);
   if (common.json) {
     fmt::print("{}\n", Json{{"lower_bound_s", bound.seconds},
                             {"bound_reason", bound.reason},
