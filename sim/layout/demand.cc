@@ -14,14 +14,14 @@
 namespace refit {
 namespace {
 
-/// Sets of ranks by number; equal sets have equal numbers. Number 0 is the empty set.
-class RankSets {
+/// Sets, of ranks or of boxes, by number; equal sets have equal numbers. Number 0 is the empty set.
+class NumberedSets {
  public:
-  RankSets() { intern({}); }
+  NumberedSets() { intern({}); }
 
-  int32_t intern(std::vector<int32_t> ranks) {
+  int32_t intern(std::vector<int32_t> members) {
     const auto [it, is_new] =
-        ids_.try_emplace(std::move(ranks), static_cast<int32_t>(sets_.size()));
+        ids_.try_emplace(std::move(members), static_cast<int32_t>(sets_.size()));
     if (is_new) sets_.push_back(&it->first);
     return it->second;
   }
@@ -52,13 +52,13 @@ class RankSets {
 /// A distinct box of a map and the ranks that have it.
 struct OwnedBox {
   Box box;
-  int32_t ranks = 0;  // of RankSets
+  int32_t ranks = 0;  // of the rank sets
 };
 
 /// The distinct boxes of a map, in ascending order. A rank that lists a box twice (two buffers, or
 /// a fused and a plain one) owns it once: what it needs crosses the wire once and is copied from
 /// there.
-std::vector<OwnedBox> owned_boxes(const RankMap& map, RankSets& sets) {
+std::vector<OwnedBox> owned_boxes(const RankMap& map, NumberedSets& sets) {
   std::vector<std::pair<Box, int32_t>> pairs;
   for (const auto& [rank, shards] : map.shards) {
     for (const Shard& shard : shards) {
@@ -143,21 +143,23 @@ class CellGrid {
   std::array<int64_t, kMaxDims> stride_{};
 };
 
-/// Who has each cell, as a number of RankSets.
-std::vector<int32_t> owners_of_cells(const CellGrid& grid, const std::vector<OwnedBox>& boxes,
-                                     RankSets& sets) {
-  std::vector<int32_t> owners(static_cast<size_t>(grid.cells()), 0);
-  for (const OwnedBox& owned : boxes) {
-    grid.visit(owned.box, [&](int64_t cell) {
-      int32_t& owner = owners[static_cast<size_t>(cell)];
-      owner = sets.unite(owner, owned.ranks);
+/// Which boxes have each cell, as a number of `sets`.
+std::vector<int32_t> boxes_of_cells(const CellGrid& grid, const std::vector<OwnedBox>& boxes,
+                                    NumberedSets& sets) {
+  std::vector<int32_t> found(static_cast<size_t>(grid.cells()), 0);
+  for (size_t box = 0; box < boxes.size(); ++box) {
+    const int32_t one = sets.intern({static_cast<int32_t>(box)});
+    grid.visit(boxes[box].box, [&](int64_t cell) {
+      int32_t& set = found[static_cast<size_t>(cell)];
+      set = sets.unite(set, one);
     });
   }
-  return owners;
+  return found;
 }
 
-/// Merges neighbouring cells with the same owners, dimension by dimension from the last. Linear in
-/// the cells. Sets in the result are of RankSets.
+/// Merges neighbouring cells that lie in the same boxes (so that an atom is never in two shards of
+/// a rank at once), dimension by dimension from the last. Linear in the cells. Holders and needers
+/// in the result are the given sets of boxes.
 std::vector<Atom> merge_cells(const CellGrid& grid, const std::vector<int32_t>& holders,
                               const std::vector<int32_t>& needers) {
   const auto cells = static_cast<size_t>(grid.cells());
@@ -225,18 +227,30 @@ class DemandMaker {
     const auto& gen = boxes_of(gen_boxes_, gen_, gen_map);
     const CellGrid grid(tensor.shape.count, train, gen);
     Overlay overlay{train_map, gen_map, {}, {}};
-    overlay.atoms =
-        merge_cells(grid, owners_of_cells(grid, train, sets_), owners_of_cells(grid, gen, sets_));
+    NumberedSets train_sets, gen_sets;
+    overlay.atoms = merge_cells(grid, boxes_of_cells(grid, train, train_sets),
+                                boxes_of_cells(grid, gen, gen_sets));
     for (Atom& atom : overlay.atoms) {
+      atom.holders = ranks_of(train_sets[atom.holders], train);
+      atom.needers = ranks_of(gen_sets[atom.needers], gen);
       if (atom.holders == 0) {
         fail(fmt::format("tensor {}, box {}", tensor.name, print_box(atom.box)),
-             "no train rank that holds it",
-             fmt::format("one, because gen rank {} needs it", sets_[atom.needers].front()));
+             "a missing source: no train rank covers it",
+             fmt::format("one that does, because gen rank {} needs it",
+                         sets_[atom.needers].front()));
       }
       atom.holders = publish(atom.holders);
       atom.needers = publish(atom.needers);
     }
     demand_.overlays.push_back(std::move(overlay));
+  }
+
+  /// All ranks that have one of the boxes.
+  int32_t ranks_of(const std::vector<int32_t>& boxes, const std::vector<OwnedBox>& owned) {
+    int32_t ranks = 0;
+    for (const int32_t box : boxes)
+      ranks = sets_.unite(ranks, owned[static_cast<size_t>(box)].ranks);
+    return ranks;
   }
 
   const std::vector<OwnedBox>& boxes_of(BoxCache& cache, const Layout& layout, int32_t map) {
@@ -295,7 +309,7 @@ class DemandMaker {
   const Layout& train_;
   const Layout& gen_;
   BoxCache train_boxes_, gen_boxes_;
-  RankSets sets_;
+  NumberedSets sets_;  // of ranks
   std::map<int32_t, int32_t> published_;
   Demand demand_;
 };

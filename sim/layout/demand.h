@@ -8,7 +8,7 @@
 
 namespace refit {
 
-/// Largest box of a tensor that every rank holds, or needs, as a whole or not at all.
+/// Largest box of a tensor that every shard of every rank has as a whole or not at all.
 struct Atom {
   Box box;
   int32_t holders = -1;  // of Demand::rank_sets

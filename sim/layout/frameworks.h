@@ -30,15 +30,12 @@ Layout megatron_layout(const Model& model, const MegatronSizes& sizes,
 
 Layout load_megatron(const std::string& text, const Model& model, int32_t first_rank);
 Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank);
+Layout load_sglang(const std::string& text, const Model& model, int32_t first_rank);
 Layout load_fsdp(const std::string& text, const Model& model, int32_t first_rank);
 
 /// FSDP2: dimension 0 of every tensor in torch chunks over `shards` neighbours; `replicas` such
 /// groups (HSDP).
 Layout fsdp_layout(const Model& model, int32_t replicas, int32_t shards,
                    const std::vector<int32_t>& ranks, const std::string& place);
-
-/// One half of an NCCL M2N system JSON. `name` names the text in messages.
-Layout parse_m2n_system(const std::string& text, const std::string& name, const Model& model,
-                        Side side, int32_t first_rank);
 
 }  // namespace refit

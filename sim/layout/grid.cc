@@ -92,6 +92,25 @@ Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
   return {};
 }
 
+/// From who has which slots to who has which experts.
+RankMap fill_slots(const RankMap& slots, std::span<const int32_t> expert_of_slot) {
+  RankMap map;
+  for (const auto& [rank, shards] : slots.shards) {
+    std::vector<Shard> experts;
+    for (const Shard& shard : shards) {
+      for (int64_t slot = shard.box.lo[0]; slot < shard.box.hi[0]; ++slot) {
+        Shard one = shard;
+        one.box.lo[0] = expert_of_slot[static_cast<size_t>(slot)];
+        one.box.hi[0] = one.box.lo[0] + 1;
+        one.offset += (slot - shard.box.lo[0]) * shard.stride[0];
+        experts.push_back(one);
+      }
+    }
+    map.shards.emplace_back(rank, std::move(experts));
+  }
+  return map;
+}
+
 }  // namespace
 
 Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
@@ -120,13 +139,25 @@ Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
 }
 
 int32_t MapTable::map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
-                         Split split, const std::string& place) {
+                         Split split, const std::string& place,
+                         std::span<const int32_t> expert_of_slot) {
   std::vector<int32_t> dims;
-  for (const Placement& placement : placements) dims.push_back(placement.dim);
+  for (const Placement& placement : placements) {
+    dims.insert(dims.end(), {placement.dim, placement.pieces});
+  }
   const auto [it, is_new] =
-      ids_.try_emplace(Key{shape, std::move(dims), split, mesh.size, mesh.ranks},
+      ids_.try_emplace(Key{shape, std::move(dims), split, mesh.size, mesh.ranks,
+                           std::vector<int32_t>(expert_of_slot.begin(), expert_of_slot.end())},
                        static_cast<int32_t>(maps_.size()));
-  if (is_new) maps_.push_back(make_map(shape, mesh, placements, split, place));
+  if (!is_new) return it->second;
+  if (expert_of_slot.empty()) {
+    maps_.push_back(make_map(shape, mesh, placements, split, place));
+  } else {
+    Dims slots = shape;
+    slots[0] = std::ssize(expert_of_slot);
+    maps_.push_back(
+        fill_slots(make_map(slots, mesh, placements, Split::kEven, place), expert_of_slot));
+  }
   return it->second;
 }
 
@@ -145,7 +176,12 @@ Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32
     const Split split = tensor.role == Role::kVocab ? Split::kChunk
                         : is_expert(tensor)         ? grid.expert_split
                                                     : Split::kEven;
-    layout.tensor_map.push_back(table.map_of(tensor.shape, mesh, placements, split, tensor_place));
+    std::span<const int32_t> slots;
+    if (is_expert(tensor) && tensor.layer >= 0 && !grid.expert_of_slot.empty()) {
+      slots = grid.expert_of_slot[static_cast<size_t>(tensor.layer)];
+    }
+    layout.tensor_map.push_back(
+        table.map_of(tensor.shape, mesh, placements, split, tensor_place, slots));
   }
   layout.maps = table.take();
   return layout;

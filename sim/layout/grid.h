@@ -24,6 +24,9 @@ struct Grid {
   std::vector<Stage> stages;
   std::vector<int32_t> stage_of_layer;
   Split expert_split = Split::kEven;  // of the experts over "ep"
+  // Per layer the expert in every slot, dealt evenly over "ep" instead of the experts themselves:
+  // some experts have several slots. Empty: no such table.
+  std::vector<std::vector<int32_t>> expert_of_slot;
   std::vector<std::string> notes;
 };
 
@@ -39,16 +42,18 @@ Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
                 std::span<const int32_t> ranks);
 
 /// Collects a layout's maps: equal shape, mesh and placement give one map, numbered in order of
-/// first use.
+/// first use. With `expert_of_slot` dimension 0 is that of the slots, and every slot becomes a shard
+/// of its own, so that a rank may hold an expert twice.
 class MapTable {
  public:
   int32_t map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
-                 Split split, const std::string& place);
+                 Split split, const std::string& place,
+                 std::span<const int32_t> expert_of_slot = {});
   std::vector<RankMap> take() { return std::move(maps_); }
 
  private:
-  using Key =
-      std::tuple<Dims, std::vector<int32_t>, Split, std::vector<int32_t>, std::vector<int32_t>>;
+  using Key = std::tuple<Dims, std::vector<int32_t>, Split, std::vector<int32_t>,
+                         std::vector<int32_t>, std::vector<int32_t>>;
   std::map<Key, int32_t> ids_;
   std::vector<RankMap> maps_;
 };

@@ -1,11 +1,19 @@
 #include "sim/layout/layout.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <system_error>
 
+#include "base/document.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "sim/layout/eplb.h"
 #include "sim/layout/frameworks.h"
+#include "sim/layout/layout_file.h"
 #include "sim/layout/spec.h"
 
 namespace refit {
@@ -16,7 +24,8 @@ struct Kind {
   std::string_view name;
   Loader load;
 };
-constexpr Kind kKinds[] = {{"megatron", load_megatron}, {"vllm", load_vllm}, {"fsdp", load_fsdp}};
+constexpr Kind kKinds[] = {
+    {"megatron", load_megatron}, {"vllm", load_vllm}, {"sglang", load_sglang}, {"fsdp", load_fsdp}};
 
 const Kind* find_kind(std::string_view spec) {
   for (const Kind& kind : kKinds) {
@@ -30,36 +39,123 @@ bool is_json(std::string_view text) {
   return first != std::string_view::npos && text[first] == '{';
 }
 
+/// A layout that needs no file: an inline grid, or a document (which has braces or lines).
+bool is_text(std::string_view spec) {
+  return find_kind(spec) != nullptr || is_json(spec) || spec.find('\n') != std::string_view::npos;
+}
+
+/// Parts of "KIND:...+KIND:...": several engines, each with a layout of its own.
+std::vector<std::string> split_engines(const std::string& spec) {
+  std::vector<std::string> parts;
+  for (const std::string_view text : split_text(spec, '+')) {
+    if (parts.empty() || find_kind(text) != nullptr) {
+      parts.emplace_back(text);
+    } else {
+      parts.back() += "+" + std::string(text);
+    }
+  }
+  return parts;
+}
+
+/// Adds the ranks of another engine to a layout.
+void add_engine(const Layout& engine, const std::string& place, Layout& layout) {
+  std::vector<int32_t> both;
+  std::set_intersection(layout.ranks.begin(), layout.ranks.end(), engine.ranks.begin(),
+                        engine.ranks.end(), std::back_inserter(both));
+  if (!both.empty()) {
+    fail(place, fmt::format("duplicate rank {}, which an engine before it has", both.front()),
+         "engines with disjoint ranks");
+  }
+  const size_t middle = layout.ranks.size();
+  layout.ranks.insert(layout.ranks.end(), engine.ranks.begin(), engine.ranks.end());
+  std::inplace_merge(layout.ranks.begin(),
+                     layout.ranks.begin() + static_cast<std::ptrdiff_t>(middle),
+                     layout.ranks.end());
+  layout.notes.insert(layout.notes.end(), engine.notes.begin(), engine.notes.end());
+
+  std::map<std::pair<int32_t, int32_t>, int32_t> joined;  // a map of each
+  std::vector<RankMap> maps;
+  for (size_t t = 0; t < layout.tensor_map.size(); ++t) {
+    const std::pair<int32_t, int32_t> pair{layout.tensor_map[t], engine.tensor_map[t]};
+    const auto [it, is_new] = joined.try_emplace(pair, static_cast<int32_t>(maps.size()));
+    if (is_new) {
+      RankMap map = layout.maps[static_cast<size_t>(pair.first)];
+      const RankMap& other = engine.maps[static_cast<size_t>(pair.second)];
+      map.shards.insert(map.shards.end(), other.shards.begin(), other.shards.end());
+      std::sort(map.shards.begin(), map.shards.end(),
+                [](const auto& a, const auto& b) { return a.first < b.first; });
+      maps.push_back(std::move(map));
+    }
+    layout.tensor_map[t] = it->second;
+  }
+  layout.maps = std::move(maps);
+}
+
 /// The content of the file that `spec` names.
-std::string read_layout_file(const std::string& spec) {
+std::string read_named_file(const std::string& spec) {
   std::error_code ignored;  // what cannot be looked up is no file
   if (std::filesystem::is_regular_file(spec, ignored)) return read_file(spec);
   const std::string place = "layout " + quote(spec);
   const std::string_view kind = spec_kind(spec);
   const std::string found = kind.empty() ? "no such file" : "unknown kind " + quote(kind);
   fail(place, found,
-       "megatron:KEY=VALUE,..., vllm:..., fsdp:... or the path of an NCCL M2N system JSON");
+       "megatron:KEY=VALUE,..., vllm:..., sglang:..., fsdp:... or the path of a layout file, an "
+       "NCCL "
+       "M2N system JSON or a NeMo RL refit_info JSON");
+}
+
+Layout read_document(const Value& root, const Model& model, Side side, int32_t first_rank) {
+  constexpr std::string_view kExpected =
+      "train and generation (NCCL M2N system), per_layer_params (NeMo RL refit_info), or tensors "
+      "or "
+      "default (layout file)";
+  if (root.kind() != Value::Kind::kMap) fail(root.place(), "no map", kExpected);
+  if (root.find("train") != nullptr || root.find("generation") != nullptr) {
+    return read_m2n_system(root, model, side, first_rank);
+  }
+  if (root.find("per_layer_params") != nullptr) return read_refit_info(root, model, side);
+  if (root.find("tensors") != nullptr || root.find("default") != nullptr) {
+    return read_layout_file(root, model, first_rank);
+  }
+  fail(root.place(), "no known key", kExpected);
 }
 
 }  // namespace
 
 Layout load_layout(const std::string& spec, const Model& model, Side side, int32_t first_rank) {
   Layout layout;
-  if (const Kind* kind = find_kind(spec)) {
-    layout = kind->load(spec, model, first_rank);
-  } else if (is_json(spec)) {
-    layout = parse_m2n_system(spec, "layout", model, side, first_rank);
+  if (find_kind(spec) != nullptr) {
+    for (const std::string& engine : split_engines(spec)) {
+      const int32_t first = layout.ranks.empty() ? first_rank : layout.ranks.back() + 1;
+      Layout loaded = find_kind(engine)->load(engine, model, first);
+      if (layout.ranks.empty()) {
+        layout = std::move(loaded);
+      } else {
+        add_engine(loaded, "layout " + quote(engine), layout);
+      }
+    }
   } else {
-    const std::string text = read_layout_file(spec);
-    if (!is_json(text)) fail(spec, "no JSON object", "an NCCL M2N system JSON");
-    layout = parse_m2n_system(text, spec, model, side, first_rank);
+    const bool is_path = !is_text(spec);
+    const std::string text = is_path ? read_named_file(spec) : spec;
+    layout = read_document(parse_document(text, is_path ? spec : "layout", is_json(text)), model,
+                           side, first_rank);
   }
   layout.spec = spec;
   return layout;
 }
 
 std::string resolve_layout(const std::string& spec) {
-  return find_kind(spec) != nullptr || is_json(spec) ? spec : read_layout_file(spec);
+  if (find_kind(spec) != nullptr) {
+    std::string resolved;
+    for (const std::string& engine : split_engines(spec)) {
+      resolved += (resolved.empty() ? "" : "+") + resolve_eplb(engine);
+    }
+    return resolved;
+  }
+  if (is_text(spec)) return spec;
+  std::string text = read_named_file(spec);
+  if (!is_text(text)) text += "\n";  // a single line, which would be taken for a path
+  return text;
 }
 
 }  // namespace refit

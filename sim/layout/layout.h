@@ -19,7 +19,9 @@ struct Mesh {
 
 /// Per mesh axis: shard of a tensor dimension, or replicate. Mirrors DTensor's Placement.
 struct Placement {
-  int32_t dim = -1;  // -1: replicate
+  int32_t dim = -1;    // -1: replicate
+  int32_t pieces = 1;  // cut the dimension into so many first, then shard every piece: DTensor's
+                       // _StridedShard with this split_factor
 };
 
 /// How a dimension of n elements is cut into k parts.
@@ -34,10 +36,21 @@ enum class Split : uint8_t {
 std::pair<int64_t, int64_t> split_range(int64_t n, int64_t parts, int64_t index, Split split,
                                         const std::string& place);
 
-/// What each rank of the mesh holds of a tensor of this shape: one dense shard; empty shards are
+/// Half-open ranges of one dimension, in the order in which a local buffer has them.
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+/// Order of a local buffer in memory.
+enum class Storage : uint8_t { kRowMajor, kColumnMajor };
+
+/// The shards of one dense local buffer whose dimension d runs through ranges[d]: one for every
+/// combination of ranges. Empty ranges give none.
+std::vector<Shard> gather_shards(std::span<const Ranges> ranges, Storage storage);
+
+/// What each rank of the mesh holds of a tensor of this shape, in one dense row-major buffer:
+/// several shards where pieces of a strided placement do not touch; ranks that hold nothing are
 /// left out. Axes that shard the same dimension cut it one after the other, first axis first.
 RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
-                 Split split, const std::string& place);
+                 Split split, const std::string& place, Storage storage = Storage::kRowMajor);
 
 /// One side: what every rank holds of every tensor of a model.
 struct Layout {
@@ -48,10 +61,12 @@ struct Layout {
   std::vector<std::string> notes;   // choices made for the user, to be shown
 };
 
-/// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "fsdp:world=8", or an NCCL M2N
-/// system JSON, as a path or as its text (`side` tells which half). Grids as in DESIGN.md section
-/// 3. `first_rank` is the rank number of the side's first rank where the text has no `ranks=`. Every
-/// error names the layout, the key or tensor, what was found and what was expected.
+/// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "sglang:...", "fsdp:world=8",
+/// several of them with "+" between (engines of different layouts), or, as a path or as its text, a
+/// layout file (docs/layouts.md), an NCCL M2N system JSON or a NeMo RL refit_info JSON (of these two
+/// `side` tells which half). Grids as in DESIGN.md section 3. `first_rank` is the rank number of the
+/// side's first rank where the text has no `ranks`. Every error names the layout, the key or tensor,
+/// what was found and what was expected.
 Layout load_layout(const std::string& spec, const Model& model, Side side, int32_t first_rank);
 
 /// Text from which load_layout gives the same layout anywhere: `spec` itself, or the content of the

@@ -5,6 +5,7 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "sim/layout/frameworks.h"
+#include "sim/layout/layout_file.h"
 #include "sim/layout/spec.h"
 
 namespace refit {
@@ -47,9 +48,7 @@ void expect_gpus(const SystemHalf& half, int64_t ranks, std::string_view formula
 
 }  // namespace
 
-Layout parse_m2n_system(const std::string& text, const std::string& name, const Model& model,
-                        Side side, int32_t first_rank) {
-  const Value root = parse_document(text, name, true);
+Layout read_m2n_system(const Value& root, const Model& model, Side side, int32_t first_rank) {
   const Value& train = root.at("train");
   const Value& generation = root.at("generation");
   root.finish();

@@ -32,8 +32,83 @@ std::pair<int64_t, int64_t> split_range(int64_t n, int64_t parts, int64_t index,
   return {};
 }
 
+namespace {
+
+int64_t length(const Ranges& ranges) {
+  int64_t total = 0;
+  for (const auto& [lo, hi] : ranges) total += hi - lo;
+  return total;
+}
+
+/// Appends what lies at positions [first, last) of `ranges`, joined to the end where they touch.
+void append_slice(const Ranges& ranges, int64_t first, int64_t last, Ranges& out) {
+  int64_t position = 0;  // of the range's begin
+  for (const auto& [lo, hi] : ranges) {
+    const int64_t from = lo + std::max<int64_t>(first - position, 0);
+    const int64_t to = std::min(hi, lo + last - position);
+    position += hi - lo;
+    if (from >= to) continue;
+    if (!out.empty() && out.back().second == from) {
+      out.back().second = to;
+    } else {
+      out.emplace_back(from, to);
+    }
+  }
+}
+
+/// The part of `ranges` with this index on an axis of `parts`.
+Ranges cut(const Ranges& ranges, int32_t parts, int32_t index, int32_t pieces, Split split,
+           const std::string& place) {
+  Ranges result;
+  const int64_t n = length(ranges);
+  for (int32_t piece = 0; piece < pieces; ++piece) {
+    const auto [begin, end] = split_range(n, pieces, piece, split, place);
+    const auto [lo, hi] = split_range(end - begin, parts, index, split, place);
+    append_slice(ranges, begin + lo, begin + hi, result);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Shard> gather_shards(std::span<const Ranges> ranges, Storage storage) {
+  Dims extents;
+  extents.count = static_cast<int32_t>(ranges.size());
+  for (int dim = 0; dim < extents.count; ++dim)
+    extents[dim] = length(ranges[static_cast<size_t>(dim)]);
+  Dims stride = dense_strides(extents);
+  if (storage == Storage::kColumnMajor) {
+    int64_t step = 1;
+    for (int dim = 0; dim < extents.count; ++dim) {
+      stride[dim] = step;
+      step *= extents[dim];
+    }
+  }
+  Shard whole_buffer;
+  whole_buffer.box.lo.count = whole_buffer.box.hi.count = extents.count;
+  whole_buffer.stride = stride;
+  std::vector<Shard> shards{whole_buffer};
+  for (int dim = 0; dim < extents.count; ++dim) {
+    std::vector<Shard> next;
+    for (const Shard& shard : shards) {
+      int64_t position = 0;
+      for (const auto& [lo, hi] : ranges[static_cast<size_t>(dim)]) {
+        if (lo == hi) continue;
+        Shard part = shard;
+        part.box.lo[dim] = lo;
+        part.box.hi[dim] = hi;
+        part.offset += position * stride[dim];
+        position += hi - lo;
+        next.push_back(part);
+      }
+    }
+    shards = std::move(next);
+  }
+  return shards;
+}
+
 RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
-                 Split split, const std::string& place) {
+                 Split split, const std::string& place, Storage storage) {
   const size_t axes = mesh.axis.size();
   REFIT_CHECK(mesh.size.size() == axes && placements.size() == axes);
 
@@ -52,18 +127,16 @@ RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement>
   RankMap map;
   std::vector<int32_t> index(axes, 0);  // of the rank in the mesh
   for (const int32_t rank : mesh.ranks) {
-    Box box = whole(shape);
+    std::vector<Ranges> ranges;
+    for (int dim = 0; dim < shape.count; ++dim) ranges.push_back({{0, shape[dim]}});
     for (size_t axis = 0; axis < axes; ++axis) {
-      const int32_t dim = placements[axis].dim;
+      const auto [dim, pieces] = placements[axis];
       if (dim < 0) continue;
-      const auto [lo, hi] =
-          split_range(box.extent(dim), mesh.size[axis], index[axis], split, axis_place[axis]);
-      box.hi[dim] = box.lo[dim] + hi;
-      box.lo[dim] += lo;
+      Ranges& held = ranges[static_cast<size_t>(dim)];
+      held = cut(held, mesh.size[axis], index[axis], pieces, split, axis_place[axis]);
     }
-    if (!box.empty()) {
-      map.shards.push_back({rank, {Shard{box, 0, dense_strides(box.extents())}}});
-    }
+    std::vector<Shard> shards = gather_shards(ranges, storage);
+    if (!shards.empty()) map.shards.emplace_back(rank, std::move(shards));
     for (size_t axis = axes; axis-- > 0;) {  // the next rank's index
       if (++index[axis] < mesh.size[axis]) break;
       index[axis] = 0;

@@ -71,7 +71,8 @@ std::vector<std::string_view> split_text(std::string_view text, char separator) 
   }
 }
 
-std::vector<int32_t> parse_ranks(std::string_view text, int32_t world, const std::string& place) {
+std::vector<int32_t> parse_ranks(std::string_view text, std::optional<int32_t> count,
+                                 const std::string& place) {
   std::vector<int32_t> ranks;
   for (const std::string_view part : split_text(text, '|')) {
     const size_t dash = part.find('-', 1);  // from 1: a leading "-" is a bad number, not a range
@@ -83,16 +84,21 @@ std::vector<int32_t> parse_ranks(std::string_view text, int32_t world, const std
     for (int64_t rank = first; rank <= last; ++rank) ranks.push_back(static_cast<int32_t>(rank));
     if (ranks.size() > static_cast<size_t>(kMaxRanks)) break;  // holds duplicates
   }
-  std::vector<int32_t> sorted = ranks;
+  check_ranks(ranks, count, place);
+  return ranks;
+}
+
+void check_ranks(std::span<const int32_t> ranks, std::optional<int32_t> count,
+                 const std::string& place) {
+  std::vector<int32_t> sorted(ranks.begin(), ranks.end());
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) {
     fail(place, fmt::format("rank {} more than once", *twice), "every rank once");
   }
-  if (std::ssize(ranks) != world) {
-    fail(place, fmt::format("{} ranks", ranks.size()), fmt::format("{}, the grid's", world));
+  if (count && std::ssize(ranks) != *count) {
+    fail(place, fmt::format("{} ranks", ranks.size()), fmt::format("{}, the grid's", *count));
   }
-  return ranks;
 }
 
 std::vector<int32_t> grid_ranks(const Spec& spec, int32_t world, int32_t first_rank) {

@@ -41,9 +41,13 @@ std::string_view spec_kind(std::string_view text);
 /// Parts between separators; "" has one empty part.
 std::vector<std::string_view> split_text(std::string_view text, char separator);
 
-/// "0-7|16-23" or "0|2|4": rank numbers in the given order. Duplicates are refused, as is a count
-/// other than `world`.
-std::vector<int32_t> parse_ranks(std::string_view text, int32_t world, const std::string& place);
+/// "0-7|16-23" or "0|2|4": rank numbers in the given order, as check_ranks wants them.
+std::vector<int32_t> parse_ranks(std::string_view text, std::optional<int32_t> count,
+                                 const std::string& place);
+
+/// Refuses duplicates, and another number of ranks than `count`.
+void check_ranks(std::span<const int32_t> ranks, std::optional<int32_t> count,
+                 const std::string& place);
 
 /// The ranks of a grid of `world`: what key `ranks` says, else first_rank, first_rank + 1, ...
 std::vector<int32_t> grid_ranks(const Spec& spec, int32_t world, int32_t first_rank);

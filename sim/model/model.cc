@@ -122,6 +122,8 @@ Model parse_model(const std::string& text, const std::string& place, const Model
          "the config.json of that checkpoint");
   } else if (root.find("model_type") != nullptr || root.find("text_config") != nullptr) {
     model = read_config(root, false, options);
+  } else if (root.find("per_layer_params") != nullptr) {
+    model = read_tensor_list(parse_document(list_refit_info(root), place, true), options);
   } else {
     model = read_tensor_list(root, options);
   }

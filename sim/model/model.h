@@ -61,7 +61,7 @@ struct ModelOptions {
 
 /// A named model of models/, a checkpoint's folder (its config.json), or a file: Hugging Face
 /// config.json, model.safetensors.index.json (with the config.json or the checkpoint's files beside
-/// it), .safetensors, NCCL M2N model JSON ({name: {shape, dtype}}).
+/// it), .safetensors, NCCL M2N model JSON ({name: {shape, dtype}}), NeMo RL refit_info JSON.
 Model load_model(const std::string& name_or_path, const ModelOptions& options = {});
 
 /// The text from which parse_model gives the same model anywhere: what a plan keeps.

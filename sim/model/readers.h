@@ -18,6 +18,10 @@ Model read_config(const Value& config, bool named, const ModelOptions& options);
 /// Numbered experts are grouped.
 Model read_tensor_list(const Value& list, const ModelOptions& options);
 
+/// The tensor list (as JSON text) of a NeMo RL refit_info: names, shapes and dtypes of
+/// per_layer_params and misc_meta.
+std::string list_refit_info(const Value& root);
+
 /// The tensor list (as JSON text) of a .safetensors file, or of the files that a
 /// model.safetensors.index.json names, which lie next to it. Only headers are read.
 std::string list_safetensors(const std::string& path);

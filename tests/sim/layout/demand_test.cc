@@ -98,18 +98,34 @@ TEST(Demand, EqualMapsShareAnOverlayAndClassesAddUp) {
   }
 }
 
-TEST(Demand, NeighboursWithTheSameSetsAreOneAtom) {
-  // Rank 0 lists its tensor in four quarters, rank 1 needs all of it, twice.
+TEST(Demand, NeighboursInTheSameShardsAreOneAtom) {
+  // Columns are cut in the lower half only: of the four cells the upper two are one atom.
+  RankMap all, needs;
+  all.shards.push_back({0, {shard({{0, 0}, {4, 4}})}});
+  needs.shards.push_back({1, {shard({{0, 0}, {2, 4}})}});
+  needs.shards.push_back({2, {shard({{2, 0}, {4, 2}})}});
+  needs.shards.push_back({3, {shard({{2, 2}, {4, 4}})}});
+  const Demand demand = make_demand(one_tensor({4, 4}), one_map(all), one_map(needs));
+  ASSERT_EQ(demand.overlays[0].atoms.size(), 3u);
+  EXPECT_EQ(demand.overlays[0].atoms[0].box, (Box{{0, 0}, {2, 4}}));
+}
+
+TEST(Demand, AnAtomIsNeverInTwoShardsOfARank) {
+  // Rank 0 keeps the tensor in four quarters, each in a place of its own; rank 1 has room for two
+  // copies of the whole, which it needs once.
   RankMap quarters;
   quarters.shards.push_back({0,
                              {shard({{0, 0}, {2, 2}}), shard({{0, 2}, {2, 4}}),
                               shard({{2, 0}, {4, 2}}), shard({{2, 2}, {4, 4}})}});
   RankMap twice;
   twice.shards.push_back({1, {shard({{0, 0}, {4, 4}}), shard({{0, 0}, {4, 4}})}});
-  const Demand demand = make_demand(one_tensor({4, 4}), one_map(quarters), one_map(twice));
-  ASSERT_EQ(demand.overlays[0].atoms.size(), 1u);
-  EXPECT_EQ(demand.overlays[0].atoms[0].box, whole(Dims{4, 4}));
-  EXPECT_EQ(demand.bytes, 32);
+  for (const bool forth : {true, false}) {
+    const Layout train = one_map(forth ? quarters : twice), gen = one_map(forth ? twice : quarters);
+    const Demand demand = make_demand(one_tensor({4, 4}), train, gen);
+    ASSERT_EQ(demand.overlays[0].atoms.size(), 4u);
+    EXPECT_EQ(demand.overlays[0].atoms[1].box, (Box{{0, 2}, {2, 4}}));
+    EXPECT_EQ(demand.bytes, 32);
+  }
 }
 
 TEST(Demand, WhatNobodyNeedsIsLeftOut) {
@@ -144,8 +160,8 @@ TEST(Demand, AnElementWithoutHolderIsRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "tensor w, box [0:2, 2:3]: found no train rank that holds it, expected one, "
-                 "because gen rank 7 needs it");
+                 "tensor w, box [0:2, 2:3]: found a missing source: no train rank covers it, "
+                 "expected one that does, because gen rank 7 needs it");
   }
 }
 

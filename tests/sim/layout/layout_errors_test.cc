@@ -52,7 +52,10 @@ TEST(LayoutErrors, Text) {
       {"vllm:ep=", {"key ep", "on or off"}},
       {"fsdp:ranks=0-3", {"world=N"}},
       {"fsdp:world=2,tp=2", {"unknown key \"tp\""}},
-      {"sglang:tp=2", {"unknown kind \"sglang\"", "megatron", "vllm", "fsdp"}},
+      {"trtllm:tp=2", {"unknown kind \"trtllm\"", "megatron", "vllm", "sglang", "fsdp"}},
+      {"sglang:tp=4,ep=3", {"key ep", "3", "a divisor of tp=4"}},
+      {"sglang:tp=2,ep=on", {"key ep", "on"}},
+      {"sglang:tp=2,dp_attention=on", {"unknown key \"dp_attention\""}},
       {"/no/such/file.json", {"no such file"}},
   };
   for (const Case& bad : cases) expect_refused(bad, model);

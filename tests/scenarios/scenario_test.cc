@@ -1,0 +1,534 @@
+// Every scenario of the file, by all that the tests can exercise; the rest is listed with reasons.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "exec/executor.h"
+#include "exec/host_backend.h"
+#include "tests/scenarios/elements.h"
+#include "tests/scenarios/layout_text.h"
+#include "tests/scenarios/planning.h"
+#include "tests/scenarios/waiting.h"
+
+namespace refit::scenarios {
+namespace {
+
+const std::vector<Scenario>& all_scenarios() {
+  static const std::vector<Scenario> kAll = [] {
+    std::vector<Scenario> all;
+    for (const std::string& file : scenario_files()) {
+      const std::vector<Scenario> some = load_scenarios(file);
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+  }();
+  return kAll;
+}
+
+bool is_planned(const Scenario& scenario) {
+  return scenario.verify.empty() && !must_be_refused(scenario) && !waits_as_a_whole(scenario);
+}
+
+std::vector<std::string> strategies() {
+  std::vector<std::string> names;
+  for (const auto& [name, summary] : list_strategies()) names.push_back(name);
+  return names;
+}
+
+bool has_word(std::string message, const std::vector<std::string>& words) {
+  std::transform(message.begin(), message.end(), message.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+    return message.find(word) != std::string::npos;
+  });
+}
+
+/// The message of the input error that `work` ends in; "" when it ends in none.
+template <typename Work>
+std::string refusal(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+// ------------------------------------------------------------------------------------- layouts
+
+/// The buffer of a rank as the layout under test has it, in the order of memory.
+Numbers held_in_memory(const Layout& layout, int32_t tensor, int32_t rank, const Dims& shape,
+                       size_t cells) {
+  Numbers buffer(cells, kPad);
+  const RankMap& map =
+      layout.maps[static_cast<size_t>(layout.tensor_map[static_cast<size_t>(tensor)])];
+  const std::vector<Shard>* shards = map.find(rank);
+  if (shards == nullptr) return buffer;
+  for (const Shard& shard : *shards) {
+    const Dims extents = shard.box.extents();
+    for (int64_t cell = 0; cell < extents.product(); ++cell) {
+      int64_t id = 0, at = shard.offset, rest = cell, step = 1;
+      for (int dim = shape.count; dim-- > 0;) {
+        const int64_t i = rest % extents[dim];
+        rest /= extents[dim];
+        id += (shard.box.lo[dim] + i) * step;
+        at += i * shard.stride[dim];
+        step *= shape[dim];
+      }
+      EXPECT_LT(at, std::ssize(buffer));
+      if (at < std::ssize(buffer)) buffer[static_cast<size_t>(at)] = id;
+    }
+  }
+  return buffer;
+}
+
+void expect_layout(const Scenario& scenario, const Model& model, const Layout& layout, bool train) {
+  int32_t index = 0;
+  for (const ScenarioTensor& tensor : scenario.tensors) {
+    const TensorSide& side = train ? tensor.src : tensor.dst;
+    for (int64_t repeat = 0; repeat < tensor.repeat; ++repeat, ++index) {
+      const Dims& shape = model.tensors[static_cast<size_t>(index)].shape;
+      for (const auto& [rank, local] : local_elements(tensor.shape, side)) {
+        Numbers memory(local.ids.size());
+        for (int64_t i = 0; i < std::ssize(local.ids); ++i) {
+          memory[static_cast<size_t>(memory_index(local.shape, i, side.column_major))] =
+              local.ids[static_cast<size_t>(i)];
+        }
+        EXPECT_EQ(held_in_memory(layout, index, rank, shape, memory.size()), memory)
+            << tensor.name << " on " << (train ? "train" : "gen") << " rank " << rank;
+      }
+    }
+  }
+}
+
+TEST(Scenarios, LayoutFilesHoldTheRightElements) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (!is_planned(scenario)) continue;
+    SCOPED_TRACE(scenario.id + " " + scenario.name);
+    const Problem problem = make_problem(scenario);
+    expect_layout(scenario, problem.model, problem.train, true);
+    expect_layout(scenario, problem.model, problem.gen, false);
+  }
+}
+
+// --------------------------------------------------------------------------------------- plans
+
+void expect_deliveries(const Scenario& scenario, const Traffic& traffic) {
+  int64_t total = 0;
+  for (const auto& [rank, bytes] : scenario.expected_by_rank("bytes_received_per_rank")) {
+    const auto found = traffic.received.find(rank);
+    EXPECT_EQ(found == traffic.received.end() ? 0 : found->second, bytes) << "rank " << rank;
+    total += bytes;
+  }
+  EXPECT_EQ(scenario.expected("total_bytes"), total);
+  int64_t received = 0;
+  for (const auto& [rank, bytes] : traffic.received) received += bytes;
+  EXPECT_EQ(received, total);
+  if (scenario.expects("empty_dst_ranks")) {
+    const Value& ranks = scenario.expect->at("empty_dst_ranks");
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const auto empty = static_cast<int32_t>(ranks[i].as_int(0, 1 << 16));
+      for (const auto& [pair, bytes] : traffic.pairs) EXPECT_NE(pair.second, empty);
+    }
+  }
+  if (scenario.has_exec("max_sources_per_dst")) {
+    EXPECT_LE(traffic.most_sources, scenario.exec_number("max_sources_per_dst", 0));
+  }
+}
+
+void expect_direct_pairs(const Scenario& scenario, const Traffic& traffic) {
+  std::map<int32_t, int64_t> sent, received;
+  std::map<std::string, int64_t> pairs;
+  int64_t wire = 0;
+  for (const auto& [pair, bytes] : traffic.pairs) {
+    if (pair.first == pair.second) continue;
+    pairs[fmt::format("{}->{}", pair.first, pair.second)] = bytes;
+    sent[pair.first] += bytes;
+    received[pair.second] += bytes;
+    wire += bytes;
+  }
+  if (scenario.expects("pair_bytes")) {
+    std::map<std::string, int64_t> expected;
+    for (const auto& [pair, bytes] : scenario.expect->at("pair_bytes").items()) {
+      expected[pair] = bytes->as_int(0, int64_t{1} << 50);
+    }
+    EXPECT_EQ(pairs, expected);
+  }
+  if (scenario.expects("pair_count")) {
+    EXPECT_EQ(std::ssize(pairs), scenario.expected("pair_count"));
+  }
+  if (scenario.expects("remote_bytes_per_rank")) {
+    for (const auto& [rank, bytes] : scenario.expected_by_rank("remote_bytes_per_rank")) {
+      EXPECT_EQ(received[rank], bytes) << "rank " << rank;
+    }
+  } else {
+    EXPECT_EQ(wire, scenario.expected("total_bytes"));
+  }
+  if (scenario.expects("min_max_egress_bytes")) {
+    int64_t busiest = 0;
+    for (const auto& [rank, bytes] : sent) busiest = std::max(busiest, bytes);
+    const int64_t least = scenario.expected("min_max_egress_bytes");
+    EXPECT_GE(busiest, least);
+    EXPECT_LE(4 * busiest, 5 * least) << "busiest source " << busiest << ", possible " << least;
+    EXPECT_LE(busiest, scenario.expected("naive_max_egress_bytes"));
+  }
+  if (scenario.expects("max_descriptors_per_pair")) {
+    for (const auto& [pair, pieces] : traffic.descriptors) {
+      EXPECT_LE(pieces, scenario.expected("max_descriptors_per_pair"));
+    }
+  }
+  if (scenario.expects("max_setup_rounds")) {
+    EXPECT_LE(traffic.rounds, scenario.expected("max_setup_rounds"));
+  }
+  if (scenario.expects("inter_host_unicast_bytes")) {
+    EXPECT_EQ(traffic.between_hosts, scenario.expected("inter_host_unicast_bytes"));
+  }
+}
+
+void expect_topology(const Scenario& scenario, const Plan& plan, const Traffic& traffic) {
+  for (const std::vector<int32_t>& domain : scenario.domains) {
+    for (const int32_t rank : domain) EXPECT_TRUE(same_domain(plan, domain.front(), rank));
+  }
+  if (scenario.expects("inter_host_min_bytes")) {
+    EXPECT_GE(traffic.between_hosts, scenario.expected("inter_host_min_bytes"));
+  }
+}
+
+TEST(Scenarios, PlansMoveWhatTheyShould) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (!is_planned(scenario)) continue;
+    const Problem problem = make_problem(scenario);
+    for (const std::string& strategy : strategies()) {
+      SCOPED_TRACE(fmt::format("{} {}, {}", scenario.id, scenario.name, strategy));
+      const Plan plan = plan_scenario(scenario, problem, strategy);  // checks the plan
+      const Traffic traffic = count_traffic(plan);
+      expect_deliveries(scenario, traffic);
+      expect_topology(scenario, plan, traffic);
+      if (scenario.expects("max_staging_bytes")) {
+        for (int32_t rank = 0; rank < std::ssize(plan.ranks); ++rank) {
+          EXPECT_LE(staging_use(plan, rank).total(), scenario.expected("max_staging_bytes"));
+        }
+      }
+      if (strategy != "direct") continue;
+      expect_direct_pairs(scenario, traffic);
+      if (scenario.expects("max_messages")) {
+        EXPECT_LE(plan_totals(plan).transfers, scenario.expected("max_messages"));
+      }
+    }
+  }
+}
+
+// -------------------------------------------------------------------------------------- replay
+
+/// CRC-32 as zlib has it.
+uint32_t crc32(const std::vector<int32_t>& values) {
+  uint32_t crc = ~uint32_t{0};
+  for (const int32_t value : values) {
+    for (int byte = 0; byte < 4; ++byte) {  // little-endian
+      crc ^= (static_cast<uint32_t>(value) >> (8 * byte)) & 0xffU;
+      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xedb88320U : 0U);
+    }
+  }
+  return ~crc;
+}
+
+/// One buffer of a rank: the elements that belong there and its memory.
+struct Buffer {
+  const Local* local = nullptr;
+  bool column_major = false;
+  int64_t fill = 0;
+  std::string crc;  // expected; "": the file has none, as for very many ranks
+  std::string name;
+  std::vector<int32_t> memory;
+
+  int32_t& cell(int64_t index) {
+    return memory[static_cast<size_t>(memory_index(local->shape, index, column_major))];
+  }
+};
+
+/// All buffers of one rank, by tensor of the plan.
+struct RankBuffers {
+  std::vector<Buffer> train, gen;
+};
+
+class Replay {
+ public:
+  Replay(const Scenario& scenario, const Plan& plan) : scenario_(scenario), plan_(plan) {
+    int32_t index = 0;
+    for (const ScenarioTensor& tensor : scenario.tensors) {
+      locals_.push_back(
+          {local_elements(tensor.shape, tensor.src), local_elements(tensor.shape, tensor.dst)});
+      for (int64_t repeat = 0; repeat < tensor.repeat; ++repeat) ++index;
+    }
+    REFIT_CHECK(index == std::ssize(plan.tensors));
+  }
+
+  /// Replays all rounds; returns what is wrong, at most one line per rank.
+  std::vector<std::string> run() {
+    const auto world = static_cast<int32_t>(plan_.ranks.size());
+    const auto timeout = static_cast<double>(scenario_.exec_number("timeout_s", 20));
+    std::vector<std::string> wrong(static_cast<size_t>(world));
+    HostWorld host(world, timeout);
+    host.run(
+        [&](Backend& backend) { run_rank(backend, wrong[static_cast<size_t>(backend.rank())]); });
+    std::erase(wrong, "");
+    return wrong;
+  }
+
+ private:
+  struct Locals {
+    std::map<int32_t, Local> train, gen;
+  };
+  static constexpr int32_t kPoison = -1234567;
+
+  std::string expected_crc(const ScenarioTensor& tensor, int32_t rank) const {
+    const Value* of_tensor = nullptr;
+    if (scenario_.expects("crc32_per_rank")) {
+      of_tensor = &scenario_.expect->at("crc32_per_rank");
+    } else if (scenario_.expects("crc32")) {
+      of_tensor = &scenario_.expect->at("crc32").at(tensor.name);
+    }
+    const Value* crc = of_tensor == nullptr ? nullptr : of_tensor->find(std::to_string(rank));
+    return crc == nullptr ? "" : crc->as_text();
+  }
+
+  RankBuffers make_buffers(int32_t rank) const {
+    RankBuffers buffers;
+    for (size_t t = 0; t < scenario_.tensors.size(); ++t) {
+      const ScenarioTensor& tensor = scenario_.tensors[t];
+      const auto make = [&](const std::map<int32_t, Local>& locals, const TensorSide& side) {
+        Buffer buffer;
+        buffer.fill = tensor.fill;
+        buffer.name = tensor.name;
+        const auto found = locals.find(rank);
+        if (found == locals.end()) return buffer;
+        buffer.local = &found->second;
+        buffer.column_major = side.column_major;
+        buffer.memory.resize(buffer.local->ids.size());
+        return buffer;
+      };
+      for (int64_t repeat = 0; repeat < tensor.repeat; ++repeat) {
+        buffers.train.push_back(make(locals_[t].train, tensor.src));
+        buffers.gen.push_back(make(locals_[t].gen, tensor.dst));
+        if (buffers.gen.back().local != nullptr) {
+          buffers.gen.back().crc = expected_crc(tensor, rank);
+        }
+      }
+    }
+    return buffers;
+  }
+
+  static Executor::Buffers addresses(RankBuffers& buffers) {
+    Executor::Buffers result;
+    const auto add = [](std::vector<Buffer>& from, std::vector<std::byte*>& to) {
+      for (Buffer& buffer : from) {
+        to.push_back(buffer.memory.empty() ? nullptr
+                                           : reinterpret_cast<std::byte*>(buffer.memory.data()));
+      }
+    };
+    add(buffers.train, result.train);
+    add(buffers.gen, result.gen);
+    return result;
+  }
+
+  void run_rank(Backend& backend, std::string& wrong) {
+    const int32_t rank = backend.rank();
+    const int64_t rounds = scenario_.exec_number("rounds", 1);
+    const auto prefill = static_cast<int32_t>(scenario_.exec_number("prefill_dst", kPoison));
+    RankBuffers buffers = make_buffers(rank);
+    auto executor = std::make_unique<Executor>(plan_, backend, addresses(buffers));
+    for (int64_t round = 0; round < rounds; ++round) {
+      if (round > 0 && scenario_.has_exec("between_rounds")) {
+        std::vector<Buffer> moved = make_buffers(rank).train;
+        buffers.train.swap(moved);  // the old ones live until the new ones are bound
+        executor = std::make_unique<Executor>(plan_, backend, addresses(buffers));
+      }
+      const int64_t shift =
+          7919 * (rounds - 1 - round);  // values of the last round are the oracle's
+      fill(buffers, shift, prefill);
+      wait_for_turn(rank, round);
+      executor->run();
+      if (wrong.empty()) wrong = compare(buffers, rank, round, shift, prefill, round + 1 == rounds);
+    }
+  }
+
+  static int32_t value_of(const Buffer& buffer, int64_t id, int64_t shift) {
+    return static_cast<int32_t>(1 + id + 1'000'000 * buffer.fill + shift);
+  }
+
+  static void fill(RankBuffers& buffers, int64_t shift, int32_t prefill) {
+    for (Buffer& buffer : buffers.train) {
+      for (int64_t i = 0; i < std::ssize(buffer.memory); ++i) {
+        const int64_t id = buffer.local->ids[static_cast<size_t>(i)];
+        buffer.cell(i) = id == kPad ? kPoison : value_of(buffer, id, shift);
+      }
+    }
+    for (Buffer& buffer : buffers.gen)
+      std::fill(buffer.memory.begin(), buffer.memory.end(), prefill);
+  }
+
+  /// Late ranks begin when all others have.
+  void wait_for_turn(int32_t rank, int64_t round) {
+    if (!scenario_.has_exec("start_delay_s")) return;
+    const Value& late = scenario_.exec->at("start_delay_s");
+    const auto late_ranks = std::ssize(late.items());
+    if (late.find(std::to_string(rank)) == nullptr) {
+      ++begun_;
+      return;
+    }
+    const int64_t others = std::ssize(plan_.ranks) - late_ranks;
+    while (begun_ < (round + 1) * others) std::this_thread::yield();
+  }
+
+  static std::string compare(RankBuffers& buffers, int32_t rank, int64_t round, int64_t shift,
+                             int32_t prefill, bool last) {
+    for (Buffer& buffer : buffers.gen) {
+      for (int64_t i = 0; i < std::ssize(buffer.memory); ++i) {
+        const int64_t id = buffer.local->ids[static_cast<size_t>(i)];
+        const int32_t expected = id == kPad ? prefill : value_of(buffer, id, shift);
+        if (buffer.cell(i) == expected) continue;
+        return fmt::format("rank {}, round {}, {}: cell {} is {}, not {}", rank, round, buffer.name,
+                           i, buffer.cell(i), expected);
+      }
+      if (!last || buffer.local == nullptr) continue;
+      std::vector<int32_t> row_major;
+      for (int64_t i = 0; i < std::ssize(buffer.memory); ++i) {
+        row_major.push_back(buffer.local->ids[static_cast<size_t>(i)] == kPad ? 0 : buffer.cell(i));
+      }
+      const std::string crc = fmt::format("{:08x}", crc32(row_major));
+      if (!buffer.crc.empty() && crc != buffer.crc) {
+        return fmt::format("rank {}, {}: crc {}, not {}", rank, buffer.name, crc, buffer.crc);
+      }
+    }
+    return "";
+  }
+
+  const Scenario& scenario_;
+  const Plan& plan_;
+  std::vector<Locals> locals_;
+  std::atomic<int64_t> begun_{0};
+};
+
+TEST(Scenarios, ReplaysArriveByteForByte) {
+  EXPECT_EQ(crc32({0x34333231, 0x38373635}), 0x9ae0daafU);  // of the text "12345678"
+  for (const Scenario& scenario : all_scenarios()) {
+    if (!is_planned(scenario)) continue;
+    const Problem problem = make_problem(scenario, "int32");
+    int64_t own_bits = 32;
+    for (const ScenarioTensor& tensor : scenario.tensors) {
+      own_bits = std::min<int64_t>(own_bits, dtype_bits(parse_dtype(tensor.dtype, scenario.id)));
+    }
+    for (const std::string& strategy : strategies()) {
+      SCOPED_TRACE(fmt::format("{} {}, {}", scenario.id, scenario.name, strategy));
+      const Plan plan =
+          plan_scenario(scenario, problem, strategy, 32.0 / static_cast<double>(own_bits));
+      for (const std::string& line : Replay(scenario, plan).run()) ADD_FAILURE() << line;
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- refusals
+
+void expect_names(const Scenario& scenario) {
+  const Model model = names_model(scenario);
+  const std::string message =
+      refusal([&] { load_layout(names_text(scenario, true), model, Side::kTrain, 0); });
+  EXPECT_TRUE(has_word(message, scenario.error_words)) << message;
+  const auto count = [&](const std::string& key, const std::string& what) {
+    const int64_t number = scenario.expected(key);
+    const std::string text = fmt::format("{} {}", number, what);
+    EXPECT_EQ(message.find(number == 0 ? what : text) != std::string::npos, number != 0)
+        << key << " " << number << " in: " << message;
+  };
+  count("missing_names", "missing tensors");
+  count("duplicate_source_names", "tensors with duplicate entries");
+  count("unconsumed_names", "unexpected names");
+  EXPECT_EQ(refusal([&] { load_layout(names_text(scenario, false), model, Side::kGen, 0); }), "");
+}
+
+void expect_ranks(const Scenario& scenario) {
+  const Model model = make_model(scenario);
+  const std::string message =
+      refusal([&] { load_layout(engines_text(scenario), model, Side::kGen, 0); });
+  EXPECT_TRUE(has_word(message, scenario.error_words)) << message;
+  const Value& duplicate = scenario.expect->at("duplicate_dst_ranks");
+  EXPECT_NE(message.find("rank " + duplicate[0].as_text()), std::string::npos) << message;
+}
+
+void expect_local_shapes(const Scenario& scenario) {
+  const Model model = make_model(scenario);
+  const auto load = [&](bool declare, int32_t only_rank) {
+    return load_layout(layout_text(scenario, true, declare, only_rank), model, Side::kTrain, 0);
+  };
+  const std::string message = refusal([&] { load(true, -1); });
+  EXPECT_TRUE(has_word(message, scenario.error_words)) << message;
+
+  std::vector<int64_t> mismatching;
+  const Layout layout = load(false, -1);
+  for (const auto& [rank, declared] : scenario.tensors[0].src.declared_shapes) {
+    const int32_t only = rank;
+    if (!refusal([&] { load(true, only); }).empty()) mismatching.push_back(rank);
+    const std::vector<Shard>* shards = layout.maps[0].find(rank);
+    ASSERT_NE(shards, nullptr);
+    ASSERT_EQ(shards->size(), 1u);
+    Numbers implied;
+    const Value& shape =
+        scenario.expect->at("layout_implies_local_shapes").at(std::to_string(rank));
+    for (size_t i = 0; i < shape.size(); ++i) implied.push_back(shape[i].as_int(0, 1 << 30));
+    EXPECT_EQ(shards->front().box.extents(), Dims(implied)) << "rank " << rank;
+  }
+  Numbers expected;
+  const Value& ranks = scenario.expect->at("mismatching_src_ranks");
+  for (size_t i = 0; i < ranks.size(); ++i) expected.push_back(ranks[i].as_int(0, 1 << 16));
+  EXPECT_EQ(mismatching, expected);
+}
+
+TEST(Scenarios, BadInputIsRefused) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (!must_be_refused(scenario)) continue;
+    SCOPED_TRACE(scenario.id + " " + scenario.name);
+    if (scenario.verify == "names") {
+      expect_names(scenario);
+    } else if (scenario.verify == "ranks") {
+      expect_ranks(scenario);
+    } else if (scenario.verify == "local_shape") {
+      expect_local_shapes(scenario);
+    } else {
+      const std::string message = refusal([&] { make_problem(scenario); });
+      EXPECT_TRUE(has_word(message, scenario.error_words)) << "'" << message << "'";
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------- the account
+
+TEST(Scenarios, AreAllAccountedFor) {
+  std::set<std::string> ids;
+  int full = 0, part = 0, none = 0;
+  for (const Scenario& scenario : all_scenarios()) {
+    EXPECT_TRUE(ids.insert(scenario.id).second) << scenario.id << " a second time";
+    std::vector<Waiting> waiting;
+    EXPECT_NO_THROW(waiting = waiting_for(scenario)) << scenario.id;
+    // What is neither planned nor refused has to be waiting as a whole.
+    EXPECT_TRUE(is_planned(scenario) || must_be_refused(scenario) || waits_as_a_whole(scenario))
+        << scenario.id;
+    const bool whole = waits_as_a_whole(scenario);
+    ++(whole ? none : waiting.empty() ? full : part);
+    for (const Waiting& feature : waiting) {
+      fmt::print("{} {}: {} waits{}: {}\n", scenario.id, scenario.name, feature.feature,
+                 whole ? " (with the whole scenario)" : "", feature.reason);
+    }
+  }
+  fmt::print("{} scenarios: {} in full, {} in part, {} not yet\n", all_scenarios().size(), full,
+             part, none);
+  if (scenario_files().size() == 1) GTEST_SKIP() << "skipped: no ../shared; our own scenarios ran";
+}
+
+}  // namespace
+}  // namespace refit::scenarios
