@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -8,47 +9,90 @@
 
 namespace refit {
 
-// Amounts that flow in time at max-min fair rates. Between two events rates are constant, so an
-// amount is only brought up to date when its rate changes:
+// Amounts that flow in time at max-min fair rates.
 //
-//     left := left - rate * (now - since),    end := now + left / new rate.
+// Clocks. All flows with one bottleneck run at the same rate, its level. So each bottleneck has a
+// clock that counts what a flow that has always been there would have passed, and a flow that joins
+// it when it shows `passed` ends when it shows
+//
+//     mark = passed + amount left.
+//
+// A new level changes the pace of a clock and not its marks: what an event costs depends on the
+// levels that it changes and the flows that get another bottleneck, not on all the flows whose rate
+// it changes. Flows that run at a cap of their own share a clock for each value of cap.
 //
 // Usage, in a loop over events with `now` never falling: finish() what ends at `now`, start() what
-// begins, then settle(). The next end is found through the least end of every block of 64 flows:
-// rates change many at a time, and a rescan of the blocks they are in costs less than that many
-// moves in a heap.
+// begins, then settle(). The next end is found through the least mark of each clock and the least
+// end of every block of 64 clocks: many change at a time, and a rescan of the blocks they are in
+// costs less than that many moves in a heap.
+//
+// Batching. With an error e > 0 a flow may end once (1 - e) of its amount have passed, and has to
+// once (1 + e) have. Time goes on to the first moment at which some flow has to end, and all that
+// may end then do so together; rates are solved once for them. So all that happens is exact for
+// amounts that differ from the given ones by at most the part e, each on its own. How far times
+// differ follows from that, see simulator.h.
 class Fluid {
  public:
   /// Ends this close to each other, relative to the time since 0, are one event: rounding must not
   /// split what is simultaneous.
   static constexpr double kSimultaneous = 1e-12;
 
-  Fluid(std::vector<double> capacity, int32_t width);
+  /// `error`: 0 (exact) or more, below 1.
+  Fluid(const std::vector<double>& capacity, int32_t width, double error = 0);
 
-  /// Begins to move `amount` > 0 through the resources, at most at `cap`. Ids are dense, and reused
-  /// after the end.
-  int32_t start(double now, double amount, std::span<const int32_t> resources, double cap);
+  /// Begins to move `amount` > 0 through the resources, at most at `cap`, from the next settle on.
+  /// Ids are dense, and reused after the end.
+  int32_t start(double amount, std::span<const int32_t> resources, double cap);
 
   /// Brings rates and ends up to date after starts and finishes.
   void settle(double now);
 
-  /// The earliest end; infinite when nothing flows.
+  /// When the next flow has to end; infinite when nothing flows.
   double next_end() const;
 
-  /// Removes the flows that end at `now` and appends them to `ended`, ascending.
+  /// Removes the flows that may end at `now` and appends them to `ended`, ascending.
   void finish(double now, std::vector<int32_t>& ended);
 
   int64_t visits() const { return rates_.visits(); }
 
  private:
-  void rescan(size_t block);
+  struct Mark {
+    double at = 0;  // on the clock
+    int32_t flow = -1;
+    uint32_t stay = 0;  // of the flow, to tell a mark that it has left behind
+    bool operator>(const Mark& other) const { return at > other.at; }
+  };
+  struct Clock {
+    double pace = 0, passed = 0, since = 0;  // passed: at `since`
+    std::vector<Mark> must, may;  // heaps: when flows have to end, and may (if error > 0)
 
+    double passed_at(double now) const;
+    double time_of(double mark) const { return since + (mark - passed) / pace; }
+    void set_pace(double now, double to);
+  };
+
+  void add_clocks(size_t count);
+  std::vector<Mark>& may_of(Clock& clock) const { return error_ > 0 ? clock.may : clock.must; }
+  int32_t clock_of(int32_t flow);
+  void leave(double now, int32_t flow);
+  void join(double now, int32_t flow);
+  void touch(int32_t clock);
+  void refresh_touched();
+  double first_end(const Clock& clock, std::vector<Mark>& heap) const;
+
+  double error_;
   MaxMin rates_;
-  // By flow. An id that is not in use ends never.
-  std::vector<double> left_, rate_, since_, end_;
-  // By block.
-  std::vector<double> block_end_;
-  std::vector<uint8_t> stale_;
+  std::vector<Clock> clocks_;  // by resource, then by value of cap
+  std::map<double, int32_t> cap_clock_;
+  // By flow: its clock (-1: none) and mark there; what was left until it has to end when it came,
+  // and what of that need not pass; how often it has left a clock.
+  std::vector<int32_t> clock_;
+  std::vector<double> mark_, left_, spare_;
+  std::vector<uint32_t> stay_;
+  // By clock, and by block of clocks the least: when a flow has to end, and when one may.
+  std::vector<double> end_, may_end_, block_end_, block_may_end_;
+  std::vector<uint8_t> touched_, stale_;
+  std::vector<int32_t> touched_list_;
   std::vector<size_t> stale_list_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "base/error.h"
 
@@ -69,11 +70,12 @@ double fill(std::span<const double> limits, double capacity, double guess) {
 
 MaxMin::MaxMin(std::vector<double> capacity, int32_t width)
     : width_(static_cast<size_t>(width)), capacity_(std::move(capacity)), slack_(capacity_) {
+  REFIT_CHECK(width >= 1);
   for (const double c : capacity_) REFIT_CHECK(c > 0 && c < kInfinity);
   capacity_.push_back(kInfinity);
   slack_.push_back(kInfinity);
   level_.assign(capacity_.size(), kInfinity);
-  flows_.resize(capacity_.size());
+  members_.resize(capacity_.size());
   dirty_.assign(capacity_.size(), 0);
   dirty_.back() = 1;  // the padding: never marked
   moved_.assign(capacity_.size(), 0);
@@ -90,7 +92,7 @@ void MaxMin::mark(int32_t resource) {
   const double key =
       level_[r] < kInfinity
           ? level_[r]
-          : capacity_[r] / static_cast<double>(std::max<size_t>(flows_[r].size(), 1));
+          : capacity_[r] / static_cast<double>(std::max<size_t>(members_[r].flow.size(), 1));
   queue_.emplace_back(key, resource);
   std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
 }
@@ -102,15 +104,16 @@ int32_t MaxMin::add_flow(std::span<const int32_t> resources, double cap) {
   if (free_.empty()) {
     flow = flow_bound();
     cap_.push_back(cap);
-    rate_.push_back(0);
+    bottleneck_.push_back(kUnknown);
     live_.push_back(1);
+    changing_.push_back(0);
     crossing_.resize(crossing_.size() + width_, padding);
     position_.resize(position_.size() + width_, 0);
   } else {
     flow = free_.back();
     free_.pop_back();
     cap_[static_cast<size_t>(flow)] = cap;
-    rate_[static_cast<size_t>(flow)] = 0;
+    bottleneck_[static_cast<size_t>(flow)] = kUnknown;
     live_[static_cast<size_t>(flow)] = 1;
   }
   const size_t first = static_cast<size_t>(flow) * width_;
@@ -119,13 +122,17 @@ int32_t MaxMin::add_flow(std::span<const int32_t> resources, double cap) {
     if (k >= resources.size()) continue;
     const auto r = static_cast<size_t>(resources[k]);
     REFIT_CHECK(r + 1 < capacity_.size());
-    position_[first + k] = static_cast<int32_t>(flows_[r].size());
-    flows_[r].push_back(flow);
-
-    double limit = cap;
+    Members& members = members_[r];
+    const size_t place = members.flow.size();
+    position_[first + k] = static_cast<int32_t>(place);
+    members.flow.push_back(flow);
+    members.cap.push_back(cap);
     for (const int32_t other : resources) {
-      if (other != resources[k]) limit = std::min(limit, level_[static_cast<size_t>(other)]);
+      if (other != resources[k]) members.others.push_back(other);
     }
+    members.others.resize((place + 1) * (width_ - 1), padding);
+
+    const double limit = limit_of(members, place);
     const bool ample = level_[r] == kInfinity && slack_[r] - limit > kAmple * capacity_[r];
     if (ample && !dirty_[r]) {
       slack_[r] -= limit;
@@ -144,25 +151,26 @@ void MaxMin::remove_flow(int32_t flow) {
   for (size_t k = 0; k < width_ && crossing_[f * width_ + k] != padding; ++k) {
     const int32_t resource = crossing_[f * width_ + k];
     const auto r = static_cast<size_t>(resource);
-    const int32_t place = position_[f * width_ + k];
-    const int32_t last = flows_[r].back();
-    flows_[r].pop_back();
-    if (last != flow) {
-      flows_[r][static_cast<size_t>(place)] = last;
-      for (size_t j = 0; j < width_; ++j) {
-        const size_t entry = static_cast<size_t>(last) * width_ + j;
-        if (crossing_[entry] == resource) position_[entry] = place;
-      }
+    Members& members = members_[r];
+    const auto place = static_cast<size_t>(position_[f * width_ + k]);
+    const double limit = limit_of(members, place);
+    const int32_t last = members.flow.back();
+    members.flow[place] = last;
+    members.cap[place] = members.cap.back();
+    std::copy(members.others.end() - static_cast<ptrdiff_t>(width_ - 1), members.others.end(),
+              members.others.begin() + static_cast<ptrdiff_t>(place * (width_ - 1)));
+    members.flow.pop_back();
+    members.cap.pop_back();
+    members.others.resize(members.others.size() - (width_ - 1));
+    for (size_t j = 0; j < width_; ++j) {
+      const size_t entry = static_cast<size_t>(last) * width_ + j;
+      if (crossing_[entry] == resource) position_[entry] = static_cast<int32_t>(place);
     }
     // On a resource with slack nothing else changes; the sum of c_f held min(K_f, levels), which is
     // the flow's rate.
     if (level_[r] < kInfinity) {
       mark(resource);
     } else if (!dirty_[r]) {
-      double limit = cap_[f];
-      for (const int32_t other : resources_of(flow)) {
-        limit = std::min(limit, level_[static_cast<size_t>(other)]);
-      }
       slack_[r] += limit;
     }
   }
@@ -170,25 +178,32 @@ void MaxMin::remove_flow(int32_t flow) {
   free_.push_back(flow);
 }
 
+double MaxMin::limit_of(const Members& members, size_t i) const {
+  double limit = members.cap[i];
+  for (const int32_t other : others_of(members, i))
+    limit = std::min(limit, level_[static_cast<size_t>(other)]);
+  return limit;
+}
+
 double MaxMin::solve_level(int32_t resource) {
   const auto r = static_cast<size_t>(resource);
-  const double guess = level_[r];
-  level_[r] = kInfinity;  // so that the minimum below is over the others
-  const std::vector<int32_t>& flows = flows_[r];
-  limit_.resize(flows.size());
+  const Members& members = members_[r];
+  limit_.resize(members.flow.size());
+  // Spans of its own: the compiler then knows that nothing below moves them.
+  const std::span<double> limit = limit_;
+  const std::span<const double> cap = members.cap, level = level_;
+  const std::span<const int32_t> others = members.others;
   double total = 0;
-  for (size_t i = 0; i < flows.size(); ++i) {
-    double limit = cap_[static_cast<size_t>(flows[i])];
-    for (const int32_t other : resources_of(flows[i])) {
-      limit = std::min(limit, level_[static_cast<size_t>(other)]);
-    }
-    limit_[i] = limit;
-    total += limit;
+  for (size_t i = 0, next = 0; i < limit.size(); ++i) {
+    double least = cap[i];
+    for (const size_t last = next + width_ - 1; next < last; ++next)
+      least = std::min(least, level[static_cast<size_t>(others[next])]);
+    limit[i] = least;
+    total += least;
   }
-  level_[r] = guess;
   slack_[r] = capacity_[r] - total;
   if (slack_[r] > kTolerance * capacity_[r]) return kInfinity;
-  return fill(limit_, capacity_[r], guess);
+  return fill(limit_, capacity_[r], level_[r]);
 }
 
 void MaxMin::visit(int32_t resource) {
@@ -200,15 +215,25 @@ void MaxMin::visit(int32_t resource) {
   level_[r] = after;
   if (!moved_[r]) {
     moved_[r] = 1;
-    moved_list_.emplace_back(resource, before);
+    moved_list_.push_back(resource);
   }
   const double low = std::min(before, after) * (1 + kTolerance);
-  for (size_t i = 0; i < flows_[r].size(); ++i) {
-    if (limit_[i] <= low) continue;
-    const double gain = std::min(after, limit_[i]) - std::min(before, limit_[i]);
-    for (const int32_t other : resources_of(flows_[r][i])) {
+  const Members& members = members_[r];
+  const std::span<const double> limit = limit_;
+  const std::span<const int32_t> flows = members.flow, held_by = bottleneck_;
+  for (size_t i = 0; i < limit.size(); ++i) {
+    const int32_t flow = flows[i];
+    const bool held_here = held_by[static_cast<size_t>(flow)] == resource;
+    if (limit[i] >= after) {
+      if (!held_here) assign(flow, resource);
+    } else if (held_here) {
+      find_bottleneck(flow);
+    }
+    if (limit[i] <= low) continue;
+    const double gain = std::min(after, limit[i]) - std::min(before, limit[i]);
+    for (const int32_t other : others_of(members, i)) {
       const auto q = static_cast<size_t>(other);
-      if (other == resource || dirty_[q]) continue;
+      if (dirty_[q]) continue;
       if (level_[q] == kInfinity) {
         slack_[q] -= gain;
         if (slack_[q] > kAmple * capacity_[q]) continue;
@@ -218,19 +243,35 @@ void MaxMin::visit(int32_t resource) {
   }
 }
 
-void MaxMin::refresh_rate(int32_t flow) {
+void MaxMin::assign(int32_t flow, int32_t bottleneck) {
   const auto f = static_cast<size_t>(flow);
-  double rate = cap_[f];
+  bottleneck_[f] = bottleneck;
+  if (std::exchange(changing_[f], uint8_t{1}) == 0) changed_.push_back(flow);
+}
+
+void MaxMin::find_bottleneck(int32_t flow) {
+  double rate = cap_[static_cast<size_t>(flow)];
+  int32_t bottleneck = kOwnCap;
   for (const int32_t resource : resources_of(flow)) {
-    rate = std::min(rate, level_[static_cast<size_t>(resource)]);
+    const double level = level_[static_cast<size_t>(resource)];
+    if (level >= rate) continue;
+    rate = level;
+    bottleneck = resource;
   }
-  if (same(rate, rate_[f])) return;
-  rate_[f] = rate;
-  changed_.push_back(flow);
+  assign(flow, bottleneck);
+}
+
+double MaxMin::rate(int32_t flow) const {
+  const auto f = static_cast<size_t>(flow);
+  if (bottleneck_[f] == kUnknown) return 0;
+  return bottleneck_[f] == kOwnCap ? cap_[f] : level(bottleneck_[f]);
 }
 
 std::span<const int32_t> MaxMin::solve() {
+  for (const int32_t flow : changed_) changing_[static_cast<size_t>(flow)] = 0;
   changed_.clear();
+  for (const int32_t resource : moved_list_) moved_[static_cast<size_t>(resource)] = 0;
+  moved_list_.clear();
   while (!queue_.empty()) {
     std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
     const int32_t resource = queue_.back().second;
@@ -239,20 +280,10 @@ std::span<const int32_t> MaxMin::solve() {
     visit(resource);
   }
   for (const int32_t flow : fresh_) {
-    if (live_[static_cast<size_t>(flow)]) refresh_rate(flow);
+    const auto f = static_cast<size_t>(flow);
+    if (live_[f] && bottleneck_[f] == kUnknown) find_bottleneck(flow);
   }
   fresh_.clear();
-  for (const auto& [resource, before] : moved_list_) {
-    const auto r = static_cast<size_t>(resource);
-    moved_[r] = 0;
-    // A flow below both levels was not held back here and is not now: if it has changed, then
-    // because of another resource.
-    const double low = std::min(before, level_[r]) * (1 - kAmple);
-    for (const int32_t flow : flows_[r]) {
-      if (rate_[static_cast<size_t>(flow)] >= low) refresh_rate(flow);
-    }
-  }
-  moved_list_.clear();
   return changed_;
 }
 

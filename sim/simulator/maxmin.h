@@ -37,7 +37,8 @@ namespace refit {
 //           infinite if  sum of c_f  <  C_r.
 //
 // Any solution of (3) yields the certificate: a resource with a finite level is full, and its
-// fastest flows run at that level.
+// fastest flows run at that level. It is their bottleneck: the resource that is the minimum in (2).
+// Bottlenecks change less often than rates, so they are what is kept by flow.
 //
 // Algorithm. Resources whose flows have changed are dirty. The dirty resource of the lowest level
 // is solved by (3); when its level moves from a to b, then a flow with c_f > min(a, b), and no
@@ -74,40 +75,58 @@ class MaxMin {
   int32_t add_flow(std::span<const int32_t> resources, double cap = kInfinity);
   void remove_flow(int32_t flow);
 
-  /// Brings all rates up to date. Returns the flows whose rate has changed, new ones included;
-  /// valid until the next call.
+  /// Brings all rates up to date. Returns the flows whose bottleneck has changed, new ones
+  /// included; valid until the next call. Other flows follow the level of theirs.
   std::span<const int32_t> solve();
+  /// The resources whose level has changed in the last solve.
+  std::span<const int32_t> moved() const { return moved_list_; }
 
-  double rate(int32_t flow) const { return rate_[static_cast<size_t>(flow)]; }
+  /// The resource at whose level the flow runs, or kOwnCap, or, before it is solved, kUnknown.
+  int32_t bottleneck(int32_t flow) const { return bottleneck_[static_cast<size_t>(flow)]; }
+  static constexpr int32_t kOwnCap = -1, kUnknown = -2;
+
+  double rate(int32_t flow) const;
   double level(int32_t resource) const { return level_[static_cast<size_t>(resource)]; }
   /// Ids are below this.
-  int32_t flow_bound() const { return static_cast<int32_t>(rate_.size()); }
+  int32_t flow_bound() const { return static_cast<int32_t>(cap_.size()); }
   /// How often (3) has been solved.
   int64_t visits() const { return visits_; }
 
  private:
+  /// The flows on a resource, with all that a visit asks of them side by side: caps, and width - 1
+  /// other resources each.
+  struct Members {
+    std::vector<int32_t> flow, others;
+    std::vector<double> cap;
+  };
+
+  std::span<const int32_t> others_of(const Members& members, size_t i) const {
+    return {members.others.data() + i * (width_ - 1), width_ - 1};
+  }
+  double limit_of(const Members& members, size_t i) const;
   std::span<const int32_t> resources_of(int32_t flow) const;
   void mark(int32_t resource);
   double solve_level(int32_t resource);
   void visit(int32_t resource);
-  void refresh_rate(int32_t flow);
+  void assign(int32_t flow, int32_t bottleneck);
+  void find_bottleneck(int32_t flow);
 
   size_t width_;
   // By resource; one more stands at the end, never full, to pad the lists of flows to equal width.
   std::vector<double> capacity_, level_, slack_;
-  std::vector<std::vector<int32_t>> flows_;
+  std::vector<Members> members_;
   std::vector<uint8_t> dirty_, moved_;
   // By flow, and by flow and place in its list: the resource, and where the flow stands in that
   // resource's list.
-  std::vector<double> cap_, rate_;
-  std::vector<uint8_t> live_;
+  std::vector<double> cap_;
+  std::vector<int32_t> bottleneck_;
+  std::vector<uint8_t> live_, changing_;
   std::vector<int32_t> crossing_, position_;
   std::vector<int32_t> free_, fresh_;
 
-  std::vector<std::pair<double, int32_t>> queue_;       // heap of the dirty, lowest level first
-  std::vector<double> limit_;                           // c_f of the resource being visited
-  std::vector<std::pair<int32_t, double>> moved_list_;  // resource, level before
-  std::vector<int32_t> changed_;
+  std::vector<std::pair<double, int32_t>> queue_;  // heap of the dirty, lowest level first
+  std::vector<double> limit_;                      // c_f of the resource being visited
+  std::vector<int32_t> moved_list_, changed_;
   int64_t visits_ = 0;
 };
 

@@ -46,11 +46,12 @@ struct TransferState {
 
 class Replay {
  public:
-  Replay(const Plan& plan, const Fabric& fabric, const CostModel& cost)
+  Replay(const Plan& plan, const Fabric& fabric, const CostModel& cost,
+         const SimulateOptions& options)
       : plan_(plan),
         cost_(cost),
-        graph_(make_step_graph(plan, fabric, cost)),
-        fluid_(graph_.capacity, static_cast<int32_t>(graph_.width)),
+        graph_(make_step_graph(plan, fabric, cost, options.stragglers)),
+        fluid_(graph_.capacity, static_cast<int32_t>(graph_.width), options.error),
         nodes_(graph_.nodes.size()),
         transfers_(graph_.transfers.size()),
         carried_(fabric.links.size()),
@@ -160,8 +161,7 @@ class Replay {
 
   void flow(const Event& event, int64_t bytes, std::span<const int32_t> resources, double cap) {
     if (bytes == 0) return done(event.kind, event.id);
-    const auto id =
-        static_cast<size_t>(fluid_.start(now_, static_cast<double>(bytes), resources, cap));
+    const auto id = static_cast<size_t>(fluid_.start(static_cast<double>(bytes), resources, cap));
     if (id >= flowing_.size()) flowing_.resize(id + 1);
     flowing_[id] = {event.kind, event.id};
   }
@@ -361,7 +361,9 @@ void Replay::list_entries() {
 
 Timeline simulate(const Plan& plan, const Fabric& fabric, const CostModel& cost,
                   const SimulateOptions& options) {
-  return Replay(plan, fabric, cost).run(options);
+  if (!(options.error >= 0 && options.error < 1))
+    fail("error", fmt::format("{:g}", options.error), "0 or more, below 1");
+  return Replay(plan, fabric, cost, options).run(options);
 }
 
 }  // namespace refit

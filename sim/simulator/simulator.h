@@ -57,6 +57,16 @@ namespace refit {
 // per chunk beyond the constants above, contention of packing with wires for memory, host-side
 // work.
 //
+// Error. With an error e > 0 flows that end at nearly the same time end together, and rates are
+// solved once for all of them (fluid.h). The result is exact for a plan in which each n of each
+// flow above is multiplied by a factor of its own in [1 - e, 1 + e]. Hence, wherever more bytes
+// never make anything end earlier, every time of it, the refit time included, is within the part e
+// of the exact one: all n times 1 - e (1 + e) would take 1 - e (1 + e) as long, or less far off
+// with start-ups. That is so on a shared link or along a relay, not always in a network: what ends
+// later may have let something else pass, and what is left over for others then has no bound in e.
+// On random traffic refit times differ by less than e when all flows begin at once, and by several
+// e when few run at a time and their order changes (tests/bench).
+//
 // Cost: O(log n) per event for n pending, plus solving the rates once for each instant at which
 // flows begin or end.
 
@@ -87,13 +97,25 @@ struct Timeline {
   bool operator==(const Timeline&) const = default;
 };
 
+/// A rank that lags behind: the NVLink port and own NICs of its GPU (for whom else they serve,
+/// too), its GPU as sender and receiver and its memory run at `speed` times their rate. Start-ups
+/// take as long as ever.
+struct Straggler {
+  int32_t rank = -1;
+  double speed = 1;  // above 0, at most 1
+  bool operator==(const Straggler&) const = default;
+};
+
 struct SimulateOptions {
   bool entries = false;
+  double error = 0;  // 0: exact; below 1
+  std::vector<Straggler> stragglers = {};
 };
 
 /// Deterministic: same input, same result bits. The plan has to pass `check`. Fails when a rank has
-/// no GPU of the fabric or there is no path; a plan that would hang ends in an Error (kWork) that
-/// names a stuck step and what it waits for.
+/// no GPU of the fabric or there is no path. An Error (kWork) ends a plan that would hang, and
+/// names a stuck step and what it waits for; and one that needs a link that is down (rate 0), and
+/// names transfer and link.
 Timeline simulate(const Plan& plan, const Fabric& fabric, const CostModel& cost,
                   const SimulateOptions& options = {});
 

@@ -43,11 +43,13 @@ int32_t find_gpu(const Plan& plan, const Fabric& fabric, int32_t rank) {
 
 class Builder {
  public:
-  Builder(const Plan& plan, const Fabric& fabric, const CostModel& cost)
-      : plan_(plan), fabric_(fabric), cost_(cost) {}
+  Builder(const Plan& plan, const Fabric& fabric, const CostModel& cost,
+          std::span<const Straggler> stragglers)
+      : plan_(plan), fabric_(fabric), cost_(cost), stragglers_(stragglers) {}
 
   StepGraph build() {
     add_resources();
+    for (const Straggler& straggler : stragglers_) slow_down(straggler);
     add_nodes();
     add_transfers();
     graph_.next = Rows(graph_.nodes.size(), next_);
@@ -62,9 +64,11 @@ class Builder {
   void add_resources() {
     graph_.capacity = link_rates(fabric_, cost_);
     for (size_t link = 0; link < fabric_.links.size(); ++link) {
-      if (graph_.capacity[link] > 0 && graph_.capacity[link] < kInfinity) continue;
+      double& rate = graph_.capacity[link];
+      if (is_down(static_cast<int32_t>(link))) rate = 1;
+      if (rate > 0 && rate < kInfinity) continue;
       fail(fmt::format("fabric {}, link {}", fabric_.name, fabric_.links[link].name),
-           fmt::format("rate {}", graph_.capacity[link]), "a finite rate above 0");
+           fmt::format("rate {}", rate), "a finite rate, 0 (down) or more");
     }
     const size_t gpus = fabric_.gpus.size();
     if (cost_.gpu_rate > 0) {
@@ -75,6 +79,36 @@ class Builder {
       graph_.first_memory = static_cast<int32_t>(graph_.capacity.size());
       graph_.capacity.insert(graph_.capacity.end(), gpus, cost_.memory_rate);
     }
+  }
+
+  bool is_down(int32_t link) const { return fabric_.links[static_cast<size_t>(link)].rate == 0; }
+
+  void slow_down(const Straggler& straggler) {
+    const auto ranks = static_cast<int32_t>(plan_.ranks.size());
+    const std::string place = fmt::format("straggler, rank {}", straggler.rank);
+    if (straggler.rank < 0 || straggler.rank >= ranks)
+      fail("straggler", fmt::format("rank {}", straggler.rank), fmt::format("0..{}", ranks - 1));
+    if (!(straggler.speed > 0 && straggler.speed <= 1))
+      fail(place, fmt::format("speed {:g}", straggler.speed), "above 0, at most 1");
+    const auto same = [&](const Straggler& other) { return other.rank == straggler.rank; };
+    if (std::ranges::count_if(stragglers_, same) > 1) fail(place, "it more than once", "it once");
+
+    const int32_t id = find_gpu(plan_, fabric_, straggler.rank);
+    const Gpu& gpu = fabric_.gpus[static_cast<size_t>(id)];
+    const auto slow = [&](int32_t resource) {
+      if (resource >= 0) graph_.capacity[static_cast<size_t>(resource)] *= straggler.speed;
+    };
+    slow(gpu.nvlink_out);
+    slow(gpu.nvlink_in);
+    for (const int32_t nic : gpu.nics) {
+      slow(fabric_.nics[static_cast<size_t>(nic)].out);
+      slow(fabric_.nics[static_cast<size_t>(nic)].in);
+    }
+    if (first_gpu_ >= 0) {
+      slow(first_gpu_ + id);
+      slow(first_gpu_ + static_cast<int32_t>(fabric_.gpus.size()) + id);
+    }
+    if (graph_.first_memory >= 0) slow(graph_.first_memory + id);
   }
 
   const LinkCost& lane_cost(int32_t gpu, int32_t peer_gpu) const {
@@ -183,11 +217,24 @@ class Builder {
       const LinkCost& lane = lane_cost(from_gpu, to_gpu);
       transfer.bytes = message_bytes(plan_.programs[static_cast<size_t>(from)], send);
       transfer.path = find_path(from_gpu, to_gpu, step.channel);
+      expect_up(transfer, step);
       transfer.start_up =
           lane.message_start + graph_.paths[static_cast<size_t>(transfer.path)].latency;
       transfer.cap = lane.flow_rate > 0 ? lane.flow_rate : kInfinity;
     }
     graph_.transfers.push_back(transfer);
+  }
+
+  void expect_up(const Transfer& transfer, const Step& step) const {
+    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
+    for (size_t i = 0; i < path.links; ++i) {
+      const int32_t link = path.resources[i];
+      if (!is_down(link)) continue;
+      throw Error(fmt::format("rank {} to {}, channel {}, step {}: needs link {}, which is down",
+                              transfer.from, transfer.to, step.channel, step.id,
+                              fabric_.links[static_cast<size_t>(link)].name),
+                  ErrorKind::kWork);
+    }
   }
 
   int32_t find_path(int32_t from, int32_t to, int32_t way) {
@@ -215,6 +262,7 @@ class Builder {
   const Plan& plan_;
   const Fabric& fabric_;
   const CostModel& cost_;
+  const std::span<const Straggler> stragglers_;
   StepGraph graph_;
   int32_t first_gpu_ = -1;           // resource of GPU 0 as a sender
   std::vector<int32_t> gpu_;         // by rank
@@ -233,8 +281,9 @@ Rows::Rows(size_t rows, std::span<const std::pair<int32_t, int32_t>> pairs)
   for (const auto& [row, number] : pairs) numbers_[place[static_cast<size_t>(row)]++] = number;
 }
 
-StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost) {
-  return Builder(plan, fabric, cost).build();
+StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost,
+                          std::span<const Straggler> stragglers) {
+  return Builder(plan, fabric, cost, stragglers).build();
 }
 
 }  // namespace refit

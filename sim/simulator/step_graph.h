@@ -8,6 +8,7 @@
 #include "plans/plan.h"
 #include "sim/cost/cost_model.h"
 #include "sim/fabric/fabric.h"
+#include "sim/simulator/simulator.h"
 
 namespace refit {
 
@@ -65,8 +66,8 @@ struct StepGraph {
   Rows next;          // by node: the nodes that wait for it
   Rows transfers_of;  // by node: transfers it takes part in
 
-  // Resources, bytes/s: the links, then the GPUs as senders and as receivers when they have a rate,
-  // then their memories when these have.
+  // Resources, bytes/s: the links (one that is down: any number, nothing crosses it), then the GPUs
+  // as senders and as receivers when they have a rate, then their memories when these have.
   std::vector<double> capacity;
   size_t width = 1;           // most resources on a path
   int32_t first_memory = -1;  // memory of GPU 0; -1: memory is free
@@ -74,6 +75,7 @@ struct StepGraph {
 
 /// Fails as `simulate` does; a program with ends that do not pair up is accepted, and its steps
 /// never end.
-StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost);
+StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost,
+                          std::span<const Straggler> stragglers = {});
 
 }  // namespace refit

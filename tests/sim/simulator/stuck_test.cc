@@ -124,9 +124,11 @@ TEST(BadInput, PeerThatDoesNotExist) {
 TEST(BadInput, LinkWithoutARate) {
   PlanWriter writer(4, 1);
   Fabric fabric = SmallCluster{}.make(2);
-  fabric.links[2].rate = 0;
-  expect_error(writer.write(), fabric, ErrorKind::kInput,
-               "fabric small, link n0.gpu0.nic0.out: found rate 0, expected a finite rate above 0");
+  fabric.links[2].rate = -1;
+  expect_error(
+      writer.write(), fabric, ErrorKind::kInput,
+      "fabric small, link n0.gpu0.nic0.out: found rate -1, expected a finite rate, 0 (down) "
+      "or more");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
+#include <set>
 
 #include "base/document.h"
 #include "base/error.h"
@@ -129,6 +131,53 @@ TEST(Timeline, SplitOfTheLastRank) {
   EXPECT_DOUBLE_EQ(timeline.wait_s, 1);
   EXPECT_DOUBLE_EQ(timeline.wire_s, 10);
   EXPECT_DOUBLE_EQ(timeline.staging_s, 2);
+}
+
+TEST(Error, BoundsEveryTimeWhereMoreBytesNeverHelp) {
+  // Everything enters by one NIC: a message more or less only delays or hastens the others. Sizes
+  // between 1000 and 2000 bytes, 60 of them at once: many end within 1 % of each other.
+  constexpr double kError = 0.01;
+  std::mt19937_64 random(3);
+  PlanWriter writer(64, 1);
+  for (int32_t from = 4; from < 64; ++from)
+    writer.send(from, 0, 0, 0, 1000 + static_cast<int64_t>(random() % 1000));
+  const Plan plan = writer.write();
+  const Fabric fabric = SmallCluster{}.make(32);
+  const Timeline exact = simulate(plan, fabric, free_cost());
+  const Timeline batched = simulate(plan, fabric, free_cost(), {.error = kError});
+  std::set<double> ends;
+  for (size_t rank = 0; rank < exact.rank_end.size(); ++rank) {
+    EXPECT_NEAR(batched.rank_end[rank], exact.rank_end[rank],
+                kError * exact.rank_end[rank] * (1 + 1e-9));
+    ends.insert(batched.rank_end[rank]);
+  }
+  EXPECT_LT(ends.size(), 60u) << "nothing was batched";
+  EXPECT_EQ(batched.link_bytes, exact.link_bytes);
+}
+
+TEST(Error, BoundsARelayAndItsStartUps) {
+  // As above along a chain: chunk after chunk, with start-ups, which have no error.
+  PlanWriter writer(8, 3);
+  for (int32_t hop = 0; hop < 3; ++hop) {
+    for (int32_t chunk = 0; chunk < 9; ++chunk) {
+      writer.send(2 * hop, 2 * hop + 2, hop, chunk, 100 + 7 * chunk);
+      if (hop > 0) writer.wait(2 * hop, hop, chunk, hop - 1, chunk);
+    }
+  }
+  CostModel cost = free_cost();
+  cost.net.step_start = 0.25;
+  const Plan plan = writer.write();
+  const Fabric fabric = SmallCluster{}.make(4);
+  const double exact = simulate(plan, fabric, cost).refit_s;
+  const double batched = simulate(plan, fabric, cost, {.error = 0.02}).refit_s;
+  EXPECT_NEAR(batched, exact, 0.02 * exact);
+}
+
+TEST(Error, OutOfRange) {
+  const Plan plan = random_plan(4, 4);
+  const Fabric fabric = SmallCluster{}.make(2);
+  for (const double error : {-0.001, 1.0, 2.0, std::nan("")})
+    EXPECT_THROW(simulate(plan, fabric, full_cost(), {.error = error}), Error) << error;
 }
 
 TEST(Trace, HasEveryTransferAtBothRanks) {
