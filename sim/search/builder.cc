@@ -91,6 +91,31 @@ void Builder::add_piece(int32_t channel, int32_t step, int32_t from, int32_t to,
   };
   add(from, to, false, source);
   add(to, from, true, target);
+  auto& last = last_step_[static_cast<size_t>(channel)];
+  last = std::max(last, step);
+  if (target.place == Place::kGen) find_repeats(channel, to, tensor, box, target.area);
+}
+
+void Builder::find_repeats(int32_t channel, int32_t rank, int32_t tensor, const Box& box,
+                           int32_t area) {
+  const int32_t map = plan_->tensors[static_cast<size_t>(tensor)].gen_map;
+  const std::vector<Shard>& shards = *plan_->maps[static_cast<size_t>(map)].find(rank);
+  for (int32_t other = 0; other < std::ssize(shards); ++other) {
+    if (other == area || !contains(shards[static_cast<size_t>(other)].box, box)) continue;
+    repeats_.push_back({channel, rank, tensor, area, other, box});
+  }
+}
+
+void Builder::add_repeats() {
+  const std::vector<Repeat> repeats = std::move(repeats_);
+  repeats_.clear();
+  const std::vector<int32_t> last = last_step_;
+  for (const Repeat& r : repeats) {
+    // Steps of a channel run in order: what arrived on it is in place by then.
+    add_piece(r.channel, last[static_cast<size_t>(r.channel)] + 1, r.rank, r.rank, r.tensor, r.box,
+              {Place::kGen, r.from_area}, {Place::kGen, r.to_area});
+  }
+  repeats_.clear();  // of the repeats themselves
 }
 
 void Builder::add_wait(int32_t rank, int32_t channel, int32_t step, Wait on) {
@@ -105,6 +130,7 @@ int32_t Builder::add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t 
 }
 
 void Builder::finish() {
+  add_repeats();
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     RankState& state = ranks_[rank];
     Program& program = plan_->programs[rank];

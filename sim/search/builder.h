@@ -28,7 +28,8 @@ class Builder {
   int32_t shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const;
 
   /// A piece of the transfer (from, to, channel, step); pieces of one transfer keep the order in
-  /// which they are added.
+  /// which they are added. What a gen shard receives and other gen shards of the rank need too
+  /// (redundant experts) is copied to them in one more step of the channel, after all others.
   void add_piece(int32_t channel, int32_t step, int32_t from, int32_t to, int32_t tensor,
                  const Box& box, Spot source, Spot target);
 
@@ -61,10 +62,18 @@ class Builder {
     std::vector<WaitEntry> waits;
     std::unordered_map<Box, int32_t, BoxHash> box_ids;
   };
+  struct Repeat {  // a box that has arrived in a gen shard, for another gen shard of the rank
+    int32_t channel, rank, tensor, from_area, to_area;
+    Box box;
+  };
   int32_t intern(int32_t rank, const Box& box);
+  void find_repeats(int32_t channel, int32_t rank, int32_t tensor, const Box& box, int32_t area);
+  void add_repeats();
 
   Plan* plan_;
   std::vector<RankState> ranks_;
+  std::vector<Repeat> repeats_;
+  std::vector<int32_t> last_step_ = std::vector<int32_t>(kMaxChannels, -1);  // by channel
 };
 
 }  // namespace refit

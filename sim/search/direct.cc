@@ -28,7 +28,7 @@ Plan plan_direct(const Problem& problem, const SearchOptions& options) {
           routing.hops.push_back({.tensor = tensor, .box = box, .from = holder, .to = rank});
         }
       });
-  return schedule_stages(problem, routing, options);
+  return schedule_rounds(problem, routing, options);
 }
 
 }  // namespace refit

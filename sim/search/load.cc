@@ -13,9 +13,7 @@ LinkLoad::LinkLoad(const Problem& problem)
       load_(problem.fabric.links.size(), 0),
       domain_(problem.gpu_of_rank.size(), -1),
       sent_(problem.gpu_of_rank.size(), 0),
-      received_(problem.gpu_of_rank.size(), 0),
-      path_(problem.gpu_of_rank.size() * problem.gpu_of_rank.size()),
-      known_(path_.size(), false) {
+      received_(problem.gpu_of_rank.size(), 0) {
   for (size_t rank = 0; rank < domain_.size(); ++rank) {
     const int32_t gpu = problem.gpu_of_rank[rank];
     if (gpu >= 0) domain_[rank] = problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
@@ -23,13 +21,13 @@ LinkLoad::LinkLoad(const Problem& problem)
 }
 
 const std::vector<int32_t>& LinkLoad::path(int32_t from_rank, int32_t to_rank) {
-  const auto from = static_cast<size_t>(from_rank), to = static_cast<size_t>(to_rank);
-  const size_t at = from * domain_.size() + to;
-  if (!known_[at]) {
-    path_[at] = route(problem_.fabric, problem_.gpu_of_rank[from], problem_.gpu_of_rank[to]);
-    known_[at] = true;
+  const int64_t key = int64_t{from_rank} * std::ssize(domain_) + to_rank;
+  const auto [it, added] = path_.try_emplace(key);
+  if (added) {
+    it->second = route(problem_.fabric, problem_.gpu_of_rank[static_cast<size_t>(from_rank)],
+                       problem_.gpu_of_rank[static_cast<size_t>(to_rank)]);
   }
-  return path_[at];
+  return it->second;
 }
 
 double LinkLoad::peak_with(int32_t from_rank, int32_t to_rank, int64_t bytes) {

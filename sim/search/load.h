@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/search/search.h"
@@ -34,8 +35,8 @@ class LinkLoad {
   std::vector<double> load_;  // by link, seconds
   std::vector<int32_t> domain_;
   std::vector<int64_t> sent_, received_;
-  std::vector<std::vector<int32_t>> path_;  // by from * ranks + to, made on first use
-  std::vector<bool> known_;
+  std::unordered_map<int64_t, std::vector<int32_t>>
+      path_;  // by from * ranks + to, made on first use
 };
 
 }  // namespace refit

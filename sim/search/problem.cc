@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/document.h"
 #include "base/error.h"
@@ -61,23 +62,25 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
       load_cost_source(spec.cost.empty() ? problem.fabric.default_cost : spec.cost);
   problem.cost = parse_cost(cost);
 
+  const nlohmann::ordered_json options = {{"model_name", problem.model.name},
+                                          {"fabric_name", problem.fabric.name},
+                                          {"cost_name", problem.cost.name},
+                                          {"nodes", nodes},
+                                          {"dtype", spec.dtype},
+                                          {"mtp", spec.mtp},
+                                          {"unknown_replicate", spec.unknown_replicate}};
   problem.inputs = {
       {"model", resolve_model(spec.model)},
       {"train", resolve_layout(spec.train)},
       {"gen", resolve_layout(spec.gen)},
       {"fabric", fabric.text},
       {"cost", cost.text},
-      {kOptions,
-       fmt::format(
-           "model_name: \"{}\"\nfabric_name: \"{}\"\ncost_name: \"{}\"\nnodes: {}\ndtype: \"{}\"\n"
-           "mtp: {}\nunknown_replicate: {}\n",
-           problem.model.name, problem.fabric.name, problem.cost.name, nodes, spec.dtype, spec.mtp,
-           spec.unknown_replicate)}};
+      {kOptions, options.dump(1, ' ', true, nlohmann::json::error_handler_t::replace)}};
   return problem;
 }
 
 PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::string& cost) {
-  const Value options = parse_document(input_text(plan, kOptions), "plan options", false);
+  const Value options = parse_document(input_text(plan, kOptions), "plan options", true);
   const auto kept_nodes = static_cast<int32_t>(options.at("nodes").as_int(1, 1 << 20));
   PlanWorld world;
   const FabricSource kept{input_text(plan, "fabric"), "the plan's fabric"};
@@ -93,9 +96,11 @@ PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::str
                             ? shape.fixed_nodes
                             : std::max(needed, fabric.empty() ? kept_nodes : needed);
   world.fabric = make_fabric(source, nodes);
-  world.cost =
-      parse_cost(cost.empty() ? CostSource{input_text(plan, "cost"), "the plan's cost model"}
-                              : load_cost_source(cost));
+  // Another fabric brings its own cost model, unless the user names one.
+  const CostSource kept_cost{input_text(plan, "cost"), "the plan's cost model"};
+  world.cost = parse_cost(!cost.empty()     ? load_cost_source(cost)
+                          : !fabric.empty() ? load_cost_source(world.fabric.default_cost)
+                                            : kept_cost);
   return world;
 }
 

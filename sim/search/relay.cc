@@ -92,7 +92,7 @@ class RelayRouter {
 }  // namespace
 
 Plan plan_relay(const Problem& problem, const SearchOptions& options) {
-  return schedule_stages(problem, RelayRouter(problem).run(), options);
+  return schedule_rounds(problem, RelayRouter(problem).run(), options);
 }
 
 }  // namespace refit

@@ -10,14 +10,15 @@
 #include "sim/search/builder.h"
 #include "sim/search/colouring.h"
 #include "sim/search/parts.h"
+#include "sim/search/rounds.h"
 
 namespace refit {
 namespace {
 
 constexpr int64_t kLargestMessage = int64_t{16} << 20;
 constexpr int64_t kSmallestMessage = int64_t{64} << 10;
-constexpr int64_t kStagesWanted =
-    128;  // at the busiest port: a stage more or less at the end is 1 %
+constexpr int64_t kRoundsWanted =
+    128;  // at the busiest port: a round more or less at the end is 1 %
 constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
 constexpr int32_t kDirectGroup = 4;     // colours per step on NVLink
 
@@ -59,7 +60,8 @@ void add_part(Builder& builder, const Spots& spots, const Routing& routing, int3
 /// Builds with ever smaller messages until packing fits the staging bound.
 template <typename Build>
 Plan fit_staging(const SearchOptions& options, int64_t largest, Build build) {
-  int64_t message = std::clamp(options.staging_bytes / 4, kSmallestMessage, largest);
+  const int64_t smallest = std::clamp<int64_t>(options.staging_bytes / 64, 64, kSmallestMessage);
+  int64_t message = std::clamp(options.staging_bytes / 4, smallest, largest);
   while (true) {
     Plan plan = build(message);
     plan.strategy = options.strategy;
@@ -70,18 +72,18 @@ Plan fit_staging(const SearchOptions& options, int64_t largest, Build build) {
       peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
     }
     if (peak <= options.staging_bytes) return plan;
-    if (message <= kSmallestMessage) {
+    if (message <= smallest) {
       throw Error(fmt::format("--staging: found {}, expected at least {} for strategy {}",
                               print_bytes(static_cast<double>(options.staging_bytes)),
                               print_bytes(static_cast<double>(peak)), options.strategy));
     }
-    message = std::max(message / 2, kSmallestMessage);
+    message = std::max(message / 2, smallest);
   }
 }
 
-class StageScheduler {
+class RoundScheduler {
  public:
-  StageScheduler(const Problem& problem, const Routing& routing, int64_t message)
+  RoundScheduler(const Problem& problem, const Routing& routing, int64_t message)
       : problem_(problem),
         routing_(routing),
         message_(message),
@@ -112,96 +114,66 @@ class StageScheduler {
   }
 
   void sort_hops() {
-    children_.resize(routing_.hops.size());
+    net_children_.resize(routing_.hops.size());
+    inner_children_.resize(routing_.hops.size());
     for (int32_t i = 0; i < std::ssize(routing_.hops); ++i) {
       const Hop& h = hop(i);
-      const bool inside = domain(h.from) == domain(h.to);
       if (h.parent >= 0) {
-        REFIT_CHECK(inside && hop(h.parent).parent < 0 && !is_inside(h.parent));
-        children_[static_cast<size_t>(h.parent)].push_back(i);
+        REFIT_CHECK(!is_inside(h.parent));
+        (is_inside(i) ? inner_children_ : net_children_)[static_cast<size_t>(h.parent)].push_back(
+            i);
       } else if (h.from == h.to) {
         copies_.push_back(i);
       } else {
-        (inside ? direct_ : network_).push_back(i);
+        (is_inside(i) ? direct_ : network_).push_back(i);
       }
     }
     // What many wait for leaves first: its fan-out then ends early, and later windows have few peers.
-    std::stable_sort(network_.begin(), network_.end(), [&](int32_t x, int32_t y) {
-      return children_[static_cast<size_t>(x)].size() > children_[static_cast<size_t>(y)].size();
-    });
+    const auto waiting = [&](int32_t i) {
+      const auto index = static_cast<size_t>(i);
+      return std::pair(net_children_[index].size(), inner_children_[index].size());
+    };
+    std::stable_sort(network_.begin(), network_.end(),
+                     [&](int32_t x, int32_t y) { return waiting(x) > waiting(y); });
   }
 
   bool is_inside(int32_t index) const { return domain(hop(index).from) == domain(hop(index).to); }
 
-  /// Stages of network messages. Small ones first, eight to a step; then those that are not full; then the full ones, whose stages all take the same
-  /// time, so that no port waits for another.
+  /// Rounds over the network, on all channels that nothing else needs: while one starts up or packs,
+  /// the others flow.
   void schedule_network() {
     if (network_.empty()) return;
-    // All channels that nothing else needs: while one starts up or packs, the others flow.
-    const bool fans_out = std::any_of(children_.begin(), children_.end(),
+    const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),
                                       [](const auto& list) { return !list.empty(); });
     net_channels_ =
         kMaxChannels - (fans_out ? 1 : 0) - (direct_.empty() && copies_.empty() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
-
-    const std::vector<PairLoad> pairs = group_pairs(problem_, routing_, network_);
-    std::vector<std::vector<int64_t>> sizes;  // of each message of each pair, in order of stages
-    std::vector<std::vector<int32_t>> stages(pairs.size());
-    for (const PairLoad& pair : pairs) sizes.push_back(message_sizes(pair.bytes, message_));
-    struct SizeClass {
-      int64_t least, below;
-      int32_t group;  // colours per step
-    };
-    const int64_t small = message_ / 8;
-    for (const SizeClass& sized :
-         {SizeClass{0, small, kMaxPeersPerStep}, SizeClass{small, message_, 1},
-          SizeClass{message_, message_ + 1, 1}}) {
-      std::vector<PortPair> edges;
-      std::vector<size_t> owner;
-      for (size_t p = 0; p < pairs.size(); ++p) {
-        for (const int64_t size : sizes[p]) {
-          if (size < sized.least || size >= sized.below) continue;
-          edges.push_back({pairs[p].from, pairs[p].to});
-          owner.push_back(p);
-        }
+    for (const RoundPart& packed :
+         pack_rounds(problem_, routing_, network_, net_children_, message_, net_channels_)) {
+      const auto& [part, round, after] = packed;
+      add_part(builder_, spots_, routing_, round % net_channels_, round, part);
+      if (after >= 0 && after % net_channels_ != round % net_channels_) {
+        builder_.add_wait(hop(part.hop).from, round % net_channels_, round,
+                          {after % net_channels_, after});
       }
-      const std::vector<int32_t> colours = colour_edges(edges);
-      const int32_t first = stage_count_;
-      for (size_t e = 0; e < edges.size(); ++e) {
-        const int32_t stage = first + colours[e] / sized.group;
-        stages[owner[e]].push_back(stage);
-        stage_count_ = std::max(stage_count_, stage + 1);
-      }
-    }
-    for (size_t p = 0; p < pairs.size(); ++p) {
-      std::sort(stages[p].begin(), stages[p].end());
-      const auto messages = fill_messages(problem_, routing_, pairs[p], sizes[p]);
-      for (size_t m = 0; m < messages.size(); ++m) {
-        const int32_t stage = stages[p][m];
-        for (const Part& part : messages[m]) {
-          add_part(builder_, spots_, routing_, stage % net_channels_, stage, part);
-          for (const int32_t child : children_[static_cast<size_t>(part.hop)]) {
-            fan_out_.push_back({stage, {child, part.box}});
-          }
-        }
+      for (const int32_t child : inner_children_[static_cast<size_t>(part.hop)]) {
+        fan_out_.push_back({round, {child, part.box}});
       }
     }
   }
 
-  /// NVLink steps for what the network has brought: a window of stages at a time.
+  /// NVLink steps for what the network has brought: a window of rounds at a time.
   void schedule_fan_out() {
     if (fan_out_.empty()) return;
     const int32_t channel = add_channel(Lane::kNvlink);
-    std::stable_sort(fan_out_.begin(), fan_out_.end(),
-                     [](const FanOut& a, const FanOut& b) { return a.stage < b.stage; });
     int32_t step = 0;
     std::map<int32_t, int64_t> gathered;  // by sending rank
     for (size_t first = 0, last = 0; last < fan_out_.size();) {
       gathered.clear();
       int64_t most = 0;
-      do {  // at least one stage, then on while messages would stay small
-        for (const int32_t stage = fan_out_[last].stage;
-             last < fan_out_.size() && fan_out_[last].stage == stage; ++last) {
+      do {  // at least one round, then on while messages would stay small
+        for (const int32_t round = fan_out_[last].round;
+             last < fan_out_.size() && fan_out_[last].round == round; ++last) {
           const Hop& h = hop(fan_out_[last].part.hop);
           int64_t& bytes = gathered[h.from];
           bytes += box_bytes(problem_, h.tensor, fan_out_[last].part.box);
@@ -228,9 +200,9 @@ class StageScheduler {
       const int32_t at = step + colours[edge++] / kMaxPeersPerStep;
       end = std::max(end, at + 1);
       for (const size_t i : parts) {
-        const auto& [stage, part] = fan_out_[i];
+        const auto& [round, part] = fan_out_[i];
         add_part(builder_, spots_, routing_, channel, at, part);
-        builder_.add_wait(pair.first, channel, at, {stage % net_channels_, stage});
+        builder_.add_wait(pair.first, channel, at, {round % net_channels_, round});
       }
     }
     return end;
@@ -270,7 +242,7 @@ class StageScheduler {
   }
 
   struct FanOut {
-    int32_t stage;
+    int32_t round;
     Part part;
   };
 
@@ -280,16 +252,15 @@ class StageScheduler {
   Plan plan_;
   Builder builder_;
   Spots spots_;
-  std::vector<std::vector<int32_t>> children_;  // by hop
+  std::vector<std::vector<int32_t>> net_children_, inner_children_;  // by hop
   std::vector<int32_t> network_, direct_, copies_;
   int32_t net_channels_ = 0;  // channels 0 .. net_channels_ - 1
   std::vector<FanOut> fan_out_;
-  int32_t stage_count_ = 0;
 };
 
 }  // namespace
 
-Plan schedule_stages(const Problem& problem, const Routing& routing, const SearchOptions& options) {
+Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options) {
   std::vector<int64_t> out(problem.gpu_of_rank.size(), 0), in = out;
   int64_t busiest = 0;
   for (const Hop& hop : routing.hops) {
@@ -299,9 +270,9 @@ Plan schedule_stages(const Problem& problem, const Routing& routing, const Searc
     busiest = std::max({busiest, out[static_cast<size_t>(hop.from)] += bytes,
                         in[static_cast<size_t>(hop.to)] += bytes});
   }
-  const int64_t largest = std::clamp(busiest / kStagesWanted, int64_t{1} << 20, kLargestMessage);
+  const int64_t largest = std::clamp(busiest / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
   return fit_staging(options, largest, [&](int64_t message) {
-    return StageScheduler(problem, routing, message).run();
+    return RoundScheduler(problem, routing, message).run();
   });
 }
 

@@ -10,19 +10,18 @@ namespace refit {
 
 // From a routing to a plan: chunks, messages, steps, channels, waits.
 
-/// Free order, for routings whose trees enter a domain by the network and fan out over NVLink
-/// (depth at most two).
+/// Free order, for routings whose trees run from domain to domain over the network and fan out over
+/// NVLink in each.
 ///
-/// Hops of one pair of ranks are packed into messages of equal size, cut at row borders. Network
-/// messages are edges of a bipartite graph of ports; colouring it gives the fewest stages in which
-/// no port sends or receives two (colouring.h). Stages alternate over two network channels, so that
-/// one starts up or packs while the other flows. What has to fan out goes first; its chunks leave
-/// on an NVLink channel as soon as the stage that brought them has ended. Transfers inside a domain
-/// and local copies have a channel of their own.
+/// Network hops are packed into rounds of equal size per port (rounds.h), cut at row borders where
+/// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
+/// others flow. What has to go further goes first; its chunks leave on an NVLink channel as soon as
+/// the round that brought them has ended, a window of rounds at a time. Transfers inside a domain and
+/// local copies have a channel of their own.
 ///
-/// The message size is the largest (at most 16 MiB) with which packing stays within the staging
+/// The size of a round is the largest, at most 16 MiB, with which packing stays within the staging
 /// bound.
-Plan schedule_stages(const Problem& problem, const Routing& routing, const SearchOptions& options);
+Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options);
 
 /// Serial order, for baselines: each lane is a channel that runs its batches one after the other,
 /// as collective calls on one communicator do. A batch is one group, split where a rank has more

@@ -14,6 +14,9 @@ namespace refit {
 namespace {
 
 constexpr std::array kStrategies = {
+    Strategy{"refit",
+             "ours: balance the whole model, enter each domain once, pass on where sources bind",
+             plan_refit},
     Strategy{"relay",
              "enter each NVLink domain once, striped over its GPUs, then fan out over NVLink",
              plan_relay},
@@ -42,14 +45,44 @@ std::vector<std::pair<std::string, std::string>> list_strategies() {
   return result;
 }
 
+std::vector<double> usable_rates(const Problem& problem) {
+  std::vector<double> rates = link_rates(problem.fabric, problem.cost);
+  std::vector<bool> used(rates.size(), false), owned(rates.size(), false);
+  std::vector<bool> has_rank(problem.fabric.gpus.size(), false);
+  for (const int32_t gpu : problem.gpu_of_rank) {
+    if (gpu >= 0) has_rank[static_cast<size_t>(gpu)] = true;
+  }
+  for (size_t g = 0; g < problem.fabric.gpus.size(); ++g) {
+    const Gpu& gpu = problem.fabric.gpus[g];
+    std::vector<int32_t> links = {gpu.nvlink_out, gpu.nvlink_in};
+    for (const int32_t nic : gpu.nics) {
+      links.push_back(problem.fabric.nics[static_cast<size_t>(nic)].out);
+      links.push_back(problem.fabric.nics[static_cast<size_t>(nic)].in);
+    }
+    for (const int32_t link : links) {
+      if (link < 0) continue;
+      owned[static_cast<size_t>(link)] = true;
+      if (has_rank[g]) used[static_cast<size_t>(link)] = true;
+    }
+  }
+  for (size_t link = 0; link < rates.size(); ++link) {
+    if (owned[link] && !used[link]) rates[link] = 0;
+  }
+  return rates;
+}
+
+LowerBound lower_bound(const Problem& problem) {
+  return cut_bound(problem.demand, problem.train, problem.gen, problem.fabric, problem.gpu_of_rank,
+                   usable_rates(problem));
+}
+
 Plan search(const Problem& problem, const SearchOptions& options, const Progress& progress) {
   const auto report = [&](const char* phase, double part) {
     if (progress) progress(phase, part);
   };
   const Strategy& strategy = find_strategy(options.strategy);
   report("bound", 0);
-  const LowerBound bound = cut_bound(problem.demand, problem.train, problem.gen, problem.fabric,
-                                     problem.gpu_of_rank, link_rates(problem.fabric, problem.cost));
+  const LowerBound bound = lower_bound(problem);
   report("plan", 0.1);
   Plan plan = strategy.plan(problem, options);
   report("check", 0.5);

@@ -27,10 +27,17 @@ struct Problem {
 };
 
 struct SearchOptions {
-  std::string strategy = "relay";
+  std::string strategy = "refit";
   uint64_t seed = 0;
   int64_t staging_bytes = int64_t{1} << 30;
 };
+
+/// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing, since no process there could
+/// send, receive or relay. What bound, search and simulator agree on.
+std::vector<double> usable_rates(const Problem& problem);
+
+/// The cut bound of the problem on its usable links.
+LowerBound lower_bound(const Problem& problem);
 
 /// Called with what is being done and how much of it, 0..1.
 using Progress = std::function<void(const std::string& phase, double part)>;

@@ -13,6 +13,7 @@ struct Strategy {
   Plan (*plan)(const Problem& problem, const SearchOptions& options);
 };
 
+Plan plan_refit(const Problem& problem, const SearchOptions& options);
 Plan plan_direct(const Problem& problem, const SearchOptions& options);
 Plan plan_relay(const Problem& problem, const SearchOptions& options);
 Plan plan_striped(const Problem& problem, const SearchOptions& options);

@@ -41,7 +41,10 @@ class StripedRouter {
   static Groups group_by_box(const RankMap& map) {
     Groups groups;
     for (const auto& [rank, shards] : map.shards) {
-      for (const Shard& shard : shards) groups[shard.box].push_back(rank);
+      for (const Shard& shard : shards) {  // a box that a rank has twice comes once
+        std::vector<int32_t>& members = groups[shard.box];
+        if (members.empty() || members.back() != rank) members.push_back(rank);
+      }
     }
     return groups;
   }

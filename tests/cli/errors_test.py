@@ -60,12 +60,17 @@ class Errors(CliTest):
             (tiny() + ["--strategy", "magic"], ["magic", "relay"]),
             (tiny() + ["--staging", "64"], ["--staging", "64"]),
             (tiny() + ["--dtype", "bf17"], ["bf17"]),
-            (tiny() + ["--staging", "1KiB"], ["--staging"]),
+            (tiny() + ["--staging", "16B"], ["--staging"]),
             (tiny() + ["--frobnicate"], ["--frobnicate"]),
             (["plan", "--model", MODEL], ["--train"]),
             ([], ["subcommand"]),
             (["demand", *TINY[:6], "--tensor", "nope"], ["nope"]),
             (["demand", *TINY[:6], "--rank", "0"], ["--rank", "0"]),
+            (["demand", *TINY[:6], "--rank", "-1"], ["--rank", "-1"]),
+            (["explain", "a.plan"], ["explain", "simulate"]),
+            (tiny() + ["-o", ""], ["expected a file"]),
+            (tiny() + ["-o", "-"], ["expected a file"]),
+            (tiny() + ["--seed", "-1"], ["--seed"]),
         ]
         for arguments, words in cases:
             with self.subTest(arguments=arguments[-4:], words=words):
@@ -107,7 +112,8 @@ class Errors(CliTest):
             ([path, "--backend", "pigeon"], ["pigeon"]),
             ([path, "--iterations", "0"], ["iterations"]),
             ([path, "--timeout", "30"], ["--timeout", "30"]),
-            ([], ["plan"]),
+            ([path, "--timeout", "1e300s"], ["--timeout", "1e300s"]),
+            ([], ["PLAN"]),
         ):
             with self.subTest(arguments=arguments[1:]):
                 self.refused(*arguments, words=words, program="refit-exec")

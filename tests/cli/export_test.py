@@ -60,7 +60,7 @@ class Export(CliTest):
             TINY[:2] + ["--train", "fsdp:world=3", "--gen", "vllm:tp=1", "--fabric", "gb200-nvl72"],
         ]
         for inputs in layouts:
-            for strategy in ("relay", "direct", "striped"):
+            for strategy in ("refit", "relay", "direct", "striped"):
                 path, summary = self.plan(*inputs, "--strategy", strategy)
                 plan = json.loads(self.export(path, "json"))
                 self.assertEqual(plan["format"], "refit-plan")

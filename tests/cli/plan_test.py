@@ -1,15 +1,19 @@
 """refit plan, check, simulate, compare, bound, demand and refit-exec as a user runs them."""
 
 import json
+import subprocess
 import unittest
 
-from refit_cli import TINY, CliTest
+from refit_cli import BIN, DATA, TINY, CliTest
 
 # (model, train, gen, fabric) -> model bytes, nominal lower bound in seconds; bytes of the model / ingress of what binds.
 PUBLISHED = {
     "qwen3-4b": ("megatron:dp=8", "vllm:tp=8", "dgx-h100", 8.0e9, 0.0201),
     "qwen3-30b-a3b": ("megatron:ep=8,pp=2", "vllm:tp=8,dp=2", "dgx-h100", 61.1e9, 0.1527),
 }
+
+
+STRATEGIES = ["refit", "relay", "direct", "striped"]
 
 
 class Plan(CliTest):
@@ -39,7 +43,7 @@ class Plan(CliTest):
         self.assertEqual(a["plan_bytes"], len(first.read_bytes()))
 
     def test_check_and_simulate_agree_with_the_search(self):
-        for strategy in ("relay", "direct", "striped"):
+        for strategy in STRATEGIES:
             path, summary = self.plan(*TINY, "--strategy", strategy)
             self.assertTrue(self.json("check", path)["ok"])
             self.assertEqual(self.json("simulate", path)["predicted_s"], summary["predicted_s"])
@@ -48,10 +52,57 @@ class Plan(CliTest):
 
     def test_compare(self):
         table = self.json("compare", *TINY)
-        self.assertEqual([row["strategy"] for row in table["rows"]], ["relay", "direct", "striped"])
+        self.assertEqual([row["strategy"] for row in table["rows"]], STRATEGIES)
         for row in table["rows"]:
             self.assertGreaterEqual(row["predicted_s"], table["lower_bound_s"])
         self.assertEqual([r["strategy"] for r in self.json("compare", *TINY, "--strategies", "direct")["rows"]], ["direct"])
+
+    def test_compare_shows_what_failed_and_the_rest(self):
+        done = self.run_program("compare", *TINY, "--strategies", "refit,direct", "--staging", "512B", "--json", code=1)
+        rows = json.loads(done.stdout)["rows"]
+        self.assertEqual([row["strategy"] for row in rows], ["refit", "direct"])
+        self.assertIn("--staging", rows[0]["error"])
+
+    def test_nothing_to_move_has_no_gap(self):
+        _, summary = self.plan(*TINY[:2], "--train", "megatron:tp=2", "--gen", "vllm:tp=2,ranks=0-1", "--fabric", "dgx-h100")
+        self.assertIsNone(summary["gap"])
+        self.assertEqual(summary["ranks"], 2)
+
+    def test_forwarding_beats_pulling_where_the_source_binds(self):
+        inputs = ["--model", "qwen3-0.6b", "--train", "megatron:tp=8", "--gen", "vllm:tp=8,dp=8", "--fabric", "dgx-h100"]
+        rows = {row["strategy"]: row["predicted_s"] for row in self.json("compare", *inputs)["rows"]}
+        self.assertLess(rows["refit"] * 2, rows["relay"])
+        self.assertLess(rows["refit"], min(rows["direct"], rows["striped"]))
+
+    def test_gpus_without_ranks_carry_nothing(self):
+        # Two ranks a side: 2 NICs of 50 GB/s, whatever else the nodes have.
+        inputs = ["--model", "qwen3-0.6b", "--train", "megatron:tp=2", "--gen", "vllm:tp=2", "--fabric", "dgx-h100", "--cost", "nominal"]
+        _, summary = self.plan(*inputs)
+        self.assertAlmostEqual(summary["lower_bound_s"], summary["model_bytes"] / 100e9, delta=1e-3 * summary["lower_bound_s"])
+        self.assertLess(summary["gap"], 0.05)
+
+    def test_lost_output_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / "refit", "demand", *TINY[:6]], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("stdout", done.stderr)
+
+    def test_lost_notes_are_not(self):
+        path = self.folder / "a.plan"
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / "refit", "plan", *TINY, "-o", path], stdout=subprocess.DEVNULL, stderr=full)
+        self.assertEqual(done.returncode, 0)
+        self.assertTrue(path.exists())
+
+    def test_odd_names_survive(self):
+        model = self.folder / "quo\"te'\n.json"
+        model.write_bytes((DATA / "tiny-moe.json").read_bytes())
+        path, summary = self.plan("--model", model, *TINY[2:])
+        self.assertEqual(self.json("simulate", path)["predicted_s"], summary["predicted_s"])
+
+    def test_another_fabric_brings_its_cost_model(self):
+        path, _ = self.plan(*TINY)
+        self.assertEqual(self.json("simulate", path, "--fabric", "gb200-nvl72")["cost"], "nccl-gb200")
 
     def test_demand(self):
         demand = self.json("demand", *TINY[:6])
@@ -65,7 +116,7 @@ class Plan(CliTest):
         self.assertEqual(sum(row["bytes"] for row in by_tensor["rows"]), demand["rows"][0]["bytes"])
 
     def test_replay(self):
-        for strategy in ("relay", "direct", "striped"):
+        for strategy in STRATEGIES:
             path, summary = self.plan(*TINY, "--strategy", strategy)
             done = self.run_program(path, "--verify", "--iterations", "2", "--json", "-", program="refit-exec")
             result = json.loads(done.stdout)

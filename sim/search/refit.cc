@@ -1,0 +1,235 @@
+// refit: our own strategy. Routes every atom over the whole model at once, each NVLink domain entered once, and lets gen ranks that already have an
+// atom pass it on to other domains where the way out of the training side would bind.
+//
+// Routing is online load balancing against a target: with T the lower bound, a link may have carried the share of T that equals the
+// share of bytes routed so far. Of the sources of a stripe (holders first, then ranks that were brought it already) the first kind with
+// a path on track is taken, in it the least loaded path; when none is on track, the least loaded path of all. Atoms come in a seeded random order, so that
+// loads grow evenly, and large ones in slices. Then the atoms on links that ended above T are routed again with all others in place.
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "sim/search/atoms.h"
+#include "sim/search/chunk.h"
+#include "sim/search/load.h"
+#include "sim/search/parts.h"
+#include "sim/search/schedule.h"
+#include "sim/search/strategies.h"
+
+namespace refit {
+namespace {
+
+constexpr int64_t kSmallestStripe = int64_t{64} << 10;
+constexpr int64_t kSlices = 200;  // an item is at most this part of what the busiest rank receives
+constexpr double kSlack =
+    0.02;  // of T: how far off track a path may be before another kind of source is tried
+constexpr double kOverload = 0.002;  // of T: above it a link's atoms are routed again
+constexpr int kRepairPasses = 3;
+
+class RefitRouter {
+ public:
+  RefitRouter(const Problem& problem, uint64_t seed)
+      : problem_(problem), load_(problem), random_(seed) {
+    target_ = lower_bound(problem).seconds;
+  }
+
+  Routing run() {
+    make_items();
+    int64_t total = 0, routed = 0;
+    for (const Item& item : items_) total += item.weight;
+    for (const size_t index : order_) {
+      Item& item = items_[index];
+      track_ =
+          target_ *
+          (static_cast<double>(routed) / static_cast<double>(std::max<int64_t>(total, 1)) + kSlack);
+      route_item(item);
+      routed += item.weight;
+    }
+    for (int pass = 0; pass < kRepairPasses && repair(); ++pass) {
+    }
+    return write();
+  }
+
+ private:
+  /// A hop of an item: `parent` counts within the item.
+  struct ItemHop {
+    int32_t stripe, from, to, parent;
+  };
+  /// An atom, or a slice of one, of one tensor.
+  struct Item {
+    int32_t tensor;
+    Box box;
+    int32_t holders;              // rank set
+    std::vector<int32_t> remote;  // needers that do not hold it
+    int64_t weight;               // bytes over all needers
+    std::vector<ItemHop> hops;
+    std::vector<Box> stripes;
+  };
+
+  const std::vector<int32_t>& holders(const Item& item) const {
+    return problem_.demand.rank_sets[static_cast<size_t>(item.holders)];
+  }
+
+  int64_t bytes(const Item& item, int32_t stripe) const {
+    return box_bytes(problem_, item.tensor, item.stripes[static_cast<size_t>(stripe)]);
+  }
+
+  void make_items() {
+    const int64_t ranks = std::max<int64_t>(std::ssize(problem_.gen.ranks), 1);
+    const int64_t largest =
+        std::max<int64_t>(problem_.demand.bytes / ranks / kSlices, kSmallestStripe);
+    for_each_atom(
+        problem_, [&](int32_t tensor, const Atom& atom, const auto& remote, const auto& local) {
+          for (const int32_t rank : local) copies_.push_back({tensor, atom.box, rank});
+          if (remote.empty()) return;
+          const int64_t size = box_bytes(problem_, tensor, atom.box);
+          const auto slices =
+              static_cast<int32_t>(std::min<int64_t>((size + largest - 1) / largest, 1 << 20));
+          for (const Box& box : slice_box(atom.box, slices, is_four_bit(tensor))) {
+            const int64_t weight = box_bytes(problem_, tensor, box) * std::ssize(remote);
+            items_.push_back({tensor, box, atom.holders, remote, weight, {}, {}});
+          }
+        });
+    order_.resize(items_.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_() % i]);
+  }
+
+  bool is_four_bit(int32_t tensor) const {
+    return dtype_bits(problem_.model.tensors[static_cast<size_t>(tensor)].dtype) == 4;
+  }
+
+  void add_hop(Item& item, int32_t stripe, int32_t from, int32_t to, int32_t parent) {
+    item.hops.push_back({stripe, from, to, parent});
+    load_.add(from, to, bytes(item, stripe));
+  }
+
+  void route_item(Item& item) {
+    item.hops.clear();
+    std::map<int32_t, std::vector<int32_t>> by_domain;
+    for (const int32_t rank : item.remote) by_domain[load_.domain(rank)].push_back(rank);
+    size_t most = 1;
+    for (const auto& [domain, needers] : by_domain) most = std::max(most, needers.size());
+    const int64_t size = box_bytes(problem_, item.tensor, item.box);
+    const auto stripes = std::clamp<int64_t>(size / kSmallestStripe, 1, static_cast<int64_t>(most));
+    item.stripes = slice_box(item.box, static_cast<int32_t>(stripes), is_four_bit(item.tensor));
+
+    // In random order, since those that come first may have to pass it on.
+    std::vector<int32_t> domains;
+    for (const auto& [domain, needers] : by_domain) domains.push_back(domain);
+    for (size_t i = domains.size(); i > 1; --i) std::swap(domains[i - 1], domains[random_() % i]);
+    // By stripe: hops that brought it into a domain.
+    std::vector<std::vector<int32_t>> entered(item.stripes.size());
+    for (const int32_t domain : domains) enter_domain(item, by_domain[domain], domain, entered);
+  }
+
+  void enter_domain(Item& item, const std::vector<int32_t>& needers, int32_t domain,
+                    std::vector<std::vector<int32_t>>& entered) {
+    std::vector<int32_t> inside;
+    for (const int32_t holder : holders(item)) {
+      if (load_.domain(holder) == domain) inside.push_back(holder);
+    }
+    std::vector<int32_t> entries = needers;  // least loaded first
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](int32_t a, int32_t b) { return load_.received(a) < load_.received(b); });
+    for (int32_t s = 0; s < std::ssize(item.stripes); ++s) {
+      const int64_t size = bytes(item, s);
+      if (!inside.empty()) {
+        for (const int32_t needer : needers)
+          add_hop(item, s, load_.best_holder(inside, needer, size), needer, -1);
+        continue;
+      }
+      const int32_t entry = entries[static_cast<size_t>(s) % entries.size()];
+      auto& before = entered[static_cast<size_t>(s)];
+      int32_t from = load_.best_holder(holders(item), entry, size);
+      int32_t parent = -1;
+      double peak = load_.peak_with(from, entry, size);
+      if (peak > track_) {
+        for (const int32_t hop : before) {
+          const int32_t relay = item.hops[static_cast<size_t>(hop)].to;
+          const double other = load_.peak_with(relay, entry, size);
+          if (other < peak) {
+            from = relay;
+            parent = hop;
+            peak = other;
+          }
+        }
+      }
+      add_hop(item, s, from, entry, parent);
+      const auto hop = static_cast<int32_t>(item.hops.size()) - 1;
+      before.push_back(hop);
+      for (const int32_t needer : needers) {
+        if (needer != entry) add_hop(item, s, entry, needer, hop);
+      }
+    }
+  }
+
+  /// Routes again what runs over links above the target. Returns whether there was any.
+  bool repair() {
+    const double limit = target_ * (1 + kOverload);
+    track_ = target_;
+    bool any = false;
+    for (const size_t index : order_) {
+      Item& item = items_[index];
+      const bool over = std::any_of(item.hops.begin(), item.hops.end(), [&](const ItemHop& hop) {
+        return load_.peak_with(hop.from, hop.to, 0) > limit;
+      });
+      if (!over) continue;
+      any = true;
+      for (const ItemHop& hop : item.hops) load_.add(hop.from, hop.to, -bytes(item, hop.stripe));
+      route_item(item);
+    }
+    return any;
+  }
+
+  Routing write() const {
+    Routing routing;
+    const auto add_box = [&](const Box& box) {
+      routing.boxes.push_back(box);
+      return static_cast<int32_t>(routing.boxes.size()) - 1;
+    };
+    for (const Copy& copy : copies_) {
+      routing.hops.push_back(
+          {.tensor = copy.tensor, .box = add_box(copy.box), .from = copy.rank, .to = copy.rank});
+    }
+    for (const Item& item : items_) {  // in order of tensors
+      const auto first_hop = static_cast<int32_t>(routing.hops.size());
+      const auto first_box = static_cast<int32_t>(routing.boxes.size());
+      for (const Box& stripe : item.stripes) add_box(stripe);
+      for (const ItemHop& hop : item.hops) {
+        routing.hops.push_back({.tensor = item.tensor,
+                                .box = first_box + hop.stripe,
+                                .from = hop.from,
+                                .to = hop.to,
+                                .parent = hop.parent < 0 ? -1 : first_hop + hop.parent});
+      }
+    }
+    return routing;
+  }
+
+  struct Copy {
+    int32_t tensor;
+    Box box;
+    int32_t rank;
+  };
+
+  const Problem& problem_;
+  LinkLoad load_;
+  std::mt19937_64 random_;
+  double target_ = 0;
+  double track_ = 0;  // seconds a link may have by now
+  std::vector<Item> items_;
+  std::vector<size_t> order_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace
+
+Plan plan_refit(const Problem& problem, const SearchOptions& options) {
+  return schedule_rounds(problem, RefitRouter(problem, options.seed).run(), options);
+}
+
+}  // namespace refit

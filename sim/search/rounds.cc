@@ -1,0 +1,235 @@
+#include "sim/search/rounds.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "base/error.h"
+#include "sim/search/chunk.h"
+
+namespace refit {
+namespace {
+
+constexpr int64_t kSliver = int64_t{16} << 10;
+
+class RoundPacker {
+ public:
+  RoundPacker(const Problem& problem, const Routing& routing,
+              std::span<const std::vector<int32_t>> children, int64_t message, int32_t lag)
+      : problem_(problem),
+        routing_(routing),
+        children_(children),
+        message_(message),
+        lag_(lag),
+        senders_(problem.gpu_of_rank.size()),
+        receivers_(problem.gpu_of_rank.size()) {}
+
+  std::vector<RoundPart> run(std::span<const int32_t> hops) {
+    for (const int32_t hop : hops) announce(hop);
+    for (Pair& pair : pairs_) pair.messages = count_messages(pair.left);
+    for (const int32_t hop : hops) enqueue({hop, whole_box(hop), -1});
+    for (int32_t round = 0; left_ > 0; ++round) {
+      if (static_cast<size_t>(round) < arrivals_.size()) {
+        for (const Item& item : arrivals_[static_cast<size_t>(round)]) enqueue(item);
+        arrivals_[static_cast<size_t>(round)].clear();
+      }
+      const int64_t before = left_;
+      pack(round);
+      if (left_ == before && static_cast<size_t>(round) + 1 >= arrivals_.size()) {
+        // Messages wait for one another to be full: let what there is go.
+        partial_ = true;
+        pack(round);
+        partial_ = false;
+        REFIT_CHECK(left_ < before);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Item {
+    int32_t hop;
+    Box box;
+    int32_t after;
+  };
+  struct Pair {
+    int32_t from, to;
+    int32_t last_round = -1;
+    int32_t messages = 0;  // still to be sent
+    bool begun = false;
+    int64_t ready = 0;  // bytes in the queue
+    int64_t left = 0;   // bytes, those that are yet to arrive at the sender included
+  };
+  struct Port {
+    int64_t left = 0;  // bytes, over all rounds
+    int64_t room = 0;  // bytes, in this round
+    int32_t peers = 0;
+    std::vector<size_t> pairs;  // of receivers
+  };
+  const Hop& at(int32_t hop) const { return routing_.hops[static_cast<size_t>(hop)]; }
+  const Box& whole_box(int32_t hop) const {
+    return routing_.boxes[static_cast<size_t>(at(hop).box)];
+  }
+  int64_t bytes(const Item& item) const {
+    return box_bytes(problem_, at(item.hop).tensor, item.box);
+  }
+  Port& sender(const Pair& pair) { return senders_[static_cast<size_t>(pair.from)]; }
+  Port& receiver(const Pair& pair) { return receivers_[static_cast<size_t>(pair.to)]; }
+
+  /// Counts a hop and all below it into what its ports have to do.
+  void announce(int32_t index) {
+    const Hop& hop = at(index);
+    const auto [it, added] = pair_of_.try_emplace({hop.from, hop.to}, pairs_.size());
+    if (added) {
+      pairs_.push_back({.from = hop.from, .to = hop.to});
+      queues_.emplace_back();
+      receiver(pairs_.back()).pairs.push_back(it->second);
+    }
+    const int64_t size = box_bytes(problem_, hop.tensor, whole_box(index));
+    pairs_[it->second].left += size;
+    sender(pairs_[it->second]).left += size;
+    receiver(pairs_[it->second]).left += size;
+    left_ += size;
+    for (const int32_t child : children_[static_cast<size_t>(index)]) announce(child);
+  }
+
+  void enqueue(Item item) {
+    const Hop& hop = at(item.hop);
+    const size_t pair = pair_of_.at({hop.from, hop.to});
+    pairs_[pair].ready += bytes(item);
+    queues_[pair].push_back(std::move(item));
+  }
+
+  void pack(int32_t round) {
+    for (std::vector<Port>* ports : {&senders_, &receivers_}) {
+      for (Port& port : *ports) {
+        port.room = message_;
+        port.peers = 0;
+      }
+    }
+    std::vector<int32_t> order;
+    for (int32_t rank = 0; rank < std::ssize(receivers_); ++rank) {
+      if (receivers_[static_cast<size_t>(rank)].left > 0) order.push_back(rank);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return receivers_[static_cast<size_t>(a)].left > receivers_[static_cast<size_t>(b)].left;
+    });
+    for (const int32_t rank : order) {
+      Port& port = receivers_[static_cast<size_t>(rank)];
+      std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].messages == 0; });
+      while (port.peers < kMaxPeersPerStep) {
+        const int64_t best = best_pair(port, round);
+        if (best < 0) break;
+        send(static_cast<size_t>(best), round);
+      }
+    }
+  }
+
+  int32_t count_messages(int64_t size) const {
+    return static_cast<int32_t>((size + message_ - 1) / message_);
+  }
+
+  /// The next message of a pair: first what is left over, then full ones, corrected for what rows
+  /// made of those before.
+  int64_t next_message(const Pair& pair) const {
+    const int64_t size = pair.left - (pair.messages - 1) * message_;
+    return partial_ ? std::min(size, pair.ready) : size;
+  }
+
+  int64_t best_pair(const Port& port, int32_t round) const {
+    int64_t best = -1;
+    std::pair<bool, int64_t> best_rank;
+    for (const size_t index : port.pairs) {
+      const Pair& pair = pairs_[index];
+      const int64_t size = next_message(pair);
+      const Port& from = senders_[static_cast<size_t>(pair.from)];
+      if (pair.messages == 0 || pair.ready < size || (partial_ && size <= 0) ||
+          pair.last_round == round || from.peers >= kMaxPeersPerStep ||
+          size > std::min(port.room, from.room) + message_ / 64) {
+        continue;
+      }
+      const std::pair rank(!pair.begun, from.left);
+      if (best < 0 || rank > best_rank) {
+        best = static_cast<int64_t>(index);
+        best_rank = rank;
+      }
+    }
+    return best;
+  }
+
+  void send(size_t index, int32_t round) {
+    Pair& pair = pairs_[index];
+    std::deque<Item>& queue = queues_[index];
+    const int64_t size = next_message(pair);
+    // Cut neither off nor down to less than this.
+    const int64_t sliver = pair.messages == 1 ? 0 : std::min(kSliver, size / 64);
+    int64_t room = size;
+    while (room > sliver && !queue.empty()) {
+      Item item = std::move(queue.front());
+      queue.pop_front();
+      if (bytes(item) <= room + sliver) {
+        room -= bytes(item);
+        emit(item, round);
+        continue;
+      }
+      const int64_t bits =
+          dtype_bits(problem_.model.tensors[static_cast<size_t>(at(item.hop).tensor)].dtype);
+      const Cutting cutting = cut_box(item.box, room * 8 / bits, bits == 4);
+      for (auto it = cutting.left.rbegin(); it != cutting.left.rend(); ++it) {
+        queue.push_front({item.hop, *it, item.after});
+      }
+      for (const Box& taken : cutting.taken) {
+        const Item part{item.hop, taken, item.after};
+        room -= bytes(part);
+        emit(part, round);
+      }
+    }
+    const int64_t sent = size - room;
+    pair.ready -= sent;
+    pair.left -= sent;
+    pair.last_round = round;
+    pair.begun = true;
+    pair.messages = partial_ ? count_messages(pair.left) : pair.messages - 1;
+    for (Port* port : {&sender(pair), &receiver(pair)}) {
+      port->left -= sent;
+      port->room -= sent;
+      ++port->peers;
+    }
+    left_ -= sent;
+  }
+
+  void emit(const Item& item, int32_t round) {
+    result_.push_back({{item.hop, item.box}, round, item.after});
+    for (const int32_t child : children_[static_cast<size_t>(item.hop)]) {
+      const auto ready = static_cast<size_t>(round + lag_);
+      if (arrivals_.size() <= ready) arrivals_.resize(ready + 1);
+      arrivals_[ready].push_back({child, item.box, round});
+    }
+  }
+
+  const Problem& problem_;
+  const Routing& routing_;
+  std::span<const std::vector<int32_t>> children_;
+  int64_t message_;
+  int32_t lag_;
+  std::vector<Port> senders_, receivers_;  // by rank
+  std::vector<Pair> pairs_;
+  std::vector<std::deque<Item>> queues_;  // by pair
+  std::map<std::pair<int32_t, int32_t>, size_t> pair_of_;
+  std::vector<std::vector<Item>> arrivals_;  // by round
+  int64_t left_ = 0;
+  bool partial_ = false;
+  std::vector<RoundPart> result_;
+};
+
+}  // namespace
+
+std::vector<RoundPart> pack_rounds(const Problem& problem, const Routing& routing,
+                                   std::span<const int32_t> hops,
+                                   std::span<const std::vector<int32_t>> children, int64_t message,
+                                   int32_t lag) {
+  REFIT_CHECK(message > 0 && lag > 0);
+  return RoundPacker(problem, routing, children, message, lag).run(hops);
+}
+
+}  // namespace refit

@@ -1,0 +1,157 @@
+#include "sim/search/rounds.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+namespace refit {
+namespace {
+
+constexpr int64_t kMessage = int64_t{1} << 20;
+constexpr int32_t kLag = 2;
+
+struct Case {
+  Problem problem;
+  Routing routing;
+  std::vector<int32_t> roots;
+  std::vector<std::vector<int32_t>> children;  // by hop
+};
+
+/// Random trees of hops over `ranks` ranks; a hop below another leaves from where that one ended.
+Case random_case(uint32_t seed, int32_t ranks, int hops) {
+  std::mt19937 random(seed);
+  Case made;
+  made.problem.gpu_of_rank.assign(static_cast<size_t>(ranks), 0);
+  for (const int64_t rows : {7, 300, 5000}) {
+    Tensor tensor;
+    tensor.shape = Dims{rows, 512};
+    made.problem.model.tensors.push_back(tensor);
+  }
+  for (int i = 0; i < hops; ++i) {
+    Hop hop;
+    hop.parent =
+        i > 0 && random() % 2 == 0 ? static_cast<int32_t>(random() % static_cast<uint32_t>(i)) : -1;
+    if (hop.parent >= 0) {
+      const Hop& parent = made.routing.hops[static_cast<size_t>(hop.parent)];
+      hop.tensor = parent.tensor;
+      hop.box = parent.box;
+      hop.from = parent.to;
+    } else {
+      hop.tensor = static_cast<int32_t>(random() % 3);
+      hop.box = static_cast<int32_t>(made.routing.boxes.size());
+      hop.from = static_cast<int32_t>(random() % static_cast<uint32_t>(ranks));
+      made.routing.boxes.push_back(
+          whole(made.problem.model.tensors[static_cast<size_t>(hop.tensor)].shape));
+      made.roots.push_back(i);
+    }
+    do {
+      hop.to = static_cast<int32_t>(random() % static_cast<uint32_t>(ranks));
+    } while (hop.to == hop.from);
+    made.routing.hops.push_back(hop);
+    made.children.emplace_back();
+    if (hop.parent >= 0) made.children[static_cast<size_t>(hop.parent)].push_back(i);
+  }
+  return made;
+}
+
+void expect_right(const Case& made) {
+  const auto parts =
+      pack_rounds(made.problem, made.routing, made.roots, made.children, kMessage, kLag);
+  std::vector<std::vector<Box>> boxes(made.routing.hops.size());
+  std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> out_peers, in_peers;  // (round, rank)
+  std::map<std::pair<int32_t, int32_t>, int64_t> out_bytes, in_bytes;
+  for (const RoundPart& packed : parts) {
+    const Hop& hop = made.routing.hops[static_cast<size_t>(packed.part.hop)];
+    boxes[static_cast<size_t>(packed.part.hop)].push_back(packed.part.box);
+    out_peers[{packed.round, hop.from}].insert(hop.to);
+    in_peers[{packed.round, hop.to}].insert(hop.from);
+    const int64_t bytes = box_bytes(made.problem, hop.tensor, packed.part.box);
+    out_bytes[{packed.round, hop.from}] += bytes;
+    in_bytes[{packed.round, hop.to}] += bytes;
+    EXPECT_EQ(packed.after >= 0, hop.parent >= 0);
+    if (hop.parent < 0) continue;
+    EXPECT_GE(packed.round, packed.after + kLag);
+    // The parent's part of that round carries these rows.
+    const bool brought = std::any_of(parts.begin(), parts.end(), [&](const RoundPart& other) {
+      return other.part.hop == hop.parent && other.round == packed.after &&
+             contains(other.part.box, packed.part.box);
+    });
+    EXPECT_TRUE(brought);
+  }
+  for (size_t hop = 0; hop < boxes.size(); ++hop) {
+    EXPECT_TRUE(covers_once(made.routing.boxes[static_cast<size_t>(made.routing.hops[hop].box)],
+                            boxes[hop]))
+        << hop;
+  }
+  for (const auto* peers : {&out_peers, &in_peers}) {
+    for (const auto& [at, set] : *peers) EXPECT_LE(std::ssize(set), kMaxPeersPerStep);
+  }
+  for (const auto* bytes : {&out_bytes, &in_bytes}) {
+    for (const auto& [at, sum] : *bytes) EXPECT_LE(sum, kMessage + kMessage / 16);
+  }
+}
+
+TEST(PackRounds, Nothing) { EXPECT_TRUE(pack_rounds({}, {}, {}, {}, kMessage, kLag).empty()); }
+
+TEST(PackRounds, RandomForests) {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_right(random_case(seed, 2 + static_cast<int32_t>(seed % 9), static_cast<int>(seed)));
+  }
+}
+
+// 0 -> 1 -> 2 -> 0 in circles: messages that wait for one another to be full must still leave.
+TEST(PackRounds, CirclesOfForwards) {
+  Case made = random_case(1, 3, 0);
+  for (int32_t tree = 0; tree < 30; ++tree) {
+    for (int32_t depth = 0; depth < 3; ++depth) {
+      const auto index = static_cast<int32_t>(made.routing.hops.size());
+      Hop hop;
+      hop.tensor = 0;
+      hop.from = (tree + depth) % 3;
+      hop.to = (hop.from + 1) % 3;
+      hop.parent = depth == 0 ? -1 : index - 1;
+      if (depth == 0) made.routing.boxes.push_back(whole(made.problem.model.tensors[0].shape));
+      hop.box = static_cast<int32_t>(made.routing.boxes.size()) - 1;
+      made.routing.hops.push_back(hop);
+      made.children.emplace_back();
+      if (depth == 0) {
+        made.roots.push_back(index);
+      } else {
+        made.children[static_cast<size_t>(index) - 1].push_back(index);
+      }
+    }
+  }
+  expect_right(made);
+}
+
+// Two senders, two receivers, every pair one full message: two rounds are enough, and König says so.
+TEST(PackRounds, NoPortWaits) {
+  Case made = random_case(1, 4, 0);
+  made.problem.model.tensors[0].shape = Dims{1024, 512};  // 1 MiB of bf16
+  for (int32_t from = 0; from < 2; ++from) {
+    for (int32_t to = 2; to < 4; ++to) {
+      made.routing.boxes.push_back(whole(made.problem.model.tensors[0].shape));
+      Hop hop;
+      hop.tensor = 0;
+      hop.box = static_cast<int32_t>(made.routing.boxes.size()) - 1;
+      hop.from = from;
+      hop.to = to;
+      made.roots.push_back(static_cast<int32_t>(made.routing.hops.size()));
+      made.routing.hops.push_back(hop);
+      made.children.emplace_back();
+    }
+  }
+  expect_right(made);
+  int32_t last = 0;
+  for (const RoundPart& part :
+       pack_rounds(made.problem, made.routing, made.roots, made.children, kMessage, kLag)) {
+    last = std::max(last, part.round);
+  }
+  EXPECT_EQ(last, 1);
+}
+
+}  // namespace
+}  // namespace refit
