@@ -29,7 +29,8 @@ struct Part {
   Box box;
 };
 
-/// The load in messages of the given sizes, which add up to it: exact to 1/64 of a message where rows allow.
+/// The load in messages of the given sizes, which add up to it: exact to 1/64 of a message where
+/// rows allow.
 std::vector<std::vector<Part>> fill_messages(const Problem& problem, const Routing& routing,
                                              const PairLoad& load, std::span<const int64_t> sizes);
 

@@ -1,10 +1,13 @@
-// refit: our own strategy. Routes every atom over the whole model at once, each NVLink domain entered once, and lets gen ranks that already have an
-// atom pass it on to other domains where the way out of the training side would bind.
+// refit: our own strategy. Routes every atom over the whole model at once, each NVLink domain
+// entered once, and lets gen ranks that already have an atom pass it on to other domains where the
+// way out of the training side would bind.
 //
-// Routing is online load balancing against a target: with T the lower bound, a link may have carried the share of T that equals the
-// share of bytes routed so far. Of the sources of a stripe (holders first, then ranks that were brought it already) the first kind with
-// a path on track is taken, in it the least loaded path; when none is on track, the least loaded path of all. Atoms come in a seeded random order, so that
-// loads grow evenly, and large ones in slices. Then the atoms on links that ended above T are routed again with all others in place.
+// Routing is online load balancing against a target: with T the lower bound, a link may have
+// carried the share of T that equals the share of bytes routed so far. Of the sources of a stripe
+// (holders first, then ranks that were brought it already) the first kind with a path on track is
+// taken, in it the least loaded path; when none is on track, the least loaded path of all. Atoms
+// come in a seeded random order, so that loads grow evenly, and large ones in slices. Then the
+// atoms on links that ended above T are routed again with all others in place.
 
 #include <algorithm>
 #include <map>

@@ -16,10 +16,10 @@ struct RoundPart {
 };
 
 /// Packs network hops into rounds. In a round every port (a rank's way out, and its way in) carries
-/// at most `message` bytes and talks to at most eight peers; so rounds take equally long and no port
-/// has to wait for one that has more to do. List scheduling: receivers with the most left to receive
-/// choose first, each the sender that has the most left to send. A hop whose parent is a network hop
-/// too may leave `lag` rounds after the part of its parent that carries its rows.
+/// at most `message` bytes and talks to at most eight peers; so rounds take equally long and no
+/// port has to wait for one that has more to do. List scheduling: receivers with the most left to
+/// receive choose first, each the sender that has the most left to send. A hop whose parent is a
+/// network hop too may leave `lag` rounds after the part of its parent that carries its rows.
 ///
 /// `hops` are those without a network parent, in order of urgency; `children` of every hop of the
 /// routing lists its network children. Parts come in order of rounds. O(rounds x pairs).

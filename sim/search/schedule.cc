@@ -128,7 +128,8 @@ class RoundScheduler {
         (is_inside(i) ? direct_ : network_).push_back(i);
       }
     }
-    // What many wait for leaves first: its fan-out then ends early, and later windows have few peers.
+    // What many wait for leaves first: its fan-out then ends early, and later windows have few
+    // peers.
     const auto waiting = [&](int32_t i) {
       const auto index = static_cast<size_t>(i);
       return std::pair(net_children_[index].size(), inner_children_[index].size());
@@ -139,8 +140,8 @@ class RoundScheduler {
 
   bool is_inside(int32_t index) const { return domain(hop(index).from) == domain(hop(index).to); }
 
-  /// Rounds over the network, on all channels that nothing else needs: while one starts up or packs,
-  /// the others flow.
+  /// Rounds over the network, on all channels that nothing else needs: while one starts up or
+  /// packs, the others flow.
   void schedule_network() {
     if (network_.empty()) return;
     const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),

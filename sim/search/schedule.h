@@ -16,8 +16,8 @@ namespace refit {
 /// Network hops are packed into rounds of equal size per port (rounds.h), cut at row borders where
 /// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
 /// others flow. What has to go further goes first; its chunks leave on an NVLink channel as soon as
-/// the round that brought them has ended, a window of rounds at a time. Transfers inside a domain and
-/// local copies have a channel of their own.
+/// the round that brought them has ended, a window of rounds at a time. Transfers inside a domain
+/// and local copies have a channel of their own.
 ///
 /// The size of a round is the largest, at most 16 MiB, with which packing stays within the staging
 /// bound.

@@ -32,8 +32,8 @@ struct SearchOptions {
   int64_t staging_bytes = int64_t{1} << 30;
 };
 
-/// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing, since no process there could
-/// send, receive or relay. What bound, search and simulator agree on.
+/// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing,
+/// since no process there could send, receive or relay. What bound, search and simulator agree on.
 std::vector<double> usable_rates(const Problem& problem);
 
 /// The cut bound of the problem on its usable links.

@@ -1,5 +1,6 @@
-// Random pairs of layouts, planned by every strategy, checked, and replayed on the host backend. The oracle is gather and slice: a global
-// tensor as plain bytes, of which every rank's buffers are cut out element by element.
+// Random pairs of layouts, planned by every strategy, checked, and replayed on the host backend.
+// The oracle is gather and slice: a global tensor as plain bytes, of which every rank's buffers are
+// cut out element by element.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +35,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// A random mesh of up to 8 ranks with placements; axes that shard one dimension twice, uneven splits and empty shards included.
+/// A random mesh of up to 8 ranks with placements; axes that shard one dimension twice, uneven
+/// splits and empty shards included.
 RankMap random_map(Random& random, const Dims& shape, const std::vector<int32_t>& ranks) {
   Mesh mesh{.axis = {}, .size = {}, .ranks = ranks};
   std::vector<Placement> placements;
@@ -134,7 +136,8 @@ void for_each_element(const Dims& shape, const Shard& shard, int64_t width, Visi
   }
 }
 
-/// Visits every byte of the rank's buffers of one side: visit(tensor, element, byte of the element, address).
+/// Visits every byte of the rank's buffers of one side: visit(tensor, element, byte of the element,
+/// address).
 template <typename Visit>
 void for_each_byte(const Plan& plan, Side side, int32_t rank, const Executor::Buffers& buffers,
                    Visit visit) {

@@ -127,7 +127,8 @@ TEST(PackRounds, CirclesOfForwards) {
   expect_right(made);
 }
 
-// Two senders, two receivers, every pair one full message: two rounds are enough, and König says so.
+// Two senders, two receivers, every pair one full message: two rounds are enough, and König says
+// so.
 TEST(PackRounds, NoPortWaits) {
   Case made = random_case(1, 4, 0);
   made.problem.model.tensors[0].shape = Dims{1024, 512};  // 1 MiB of bf16
