@@ -23,11 +23,14 @@ ALLOWED = {
 }
 # The simulator is a second opinion: no closed-form estimate, no bound.
 FORBIDDEN = {("sim/simulator", "sim/cost/estimate.h"), ("sim/simulator", "sim/cost/bound.h")}
+# One name, one type: two types of one name in namespace refit would be merged by the linker without a word.
+TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)[^;]*$")
 THIRD_PARTY = re.compile(r"#include <(yaml-cpp|nlohmann|flatbuffers|boost|Eigen|CLI)/")
 
 
 def main():
     faults = []
+    types = {}
     for folder, allowed in ALLOWED.items():
         for path in sorted((ROOT / folder).glob("*.*")):
             if path.suffix not in (".h", ".cc"):
@@ -36,6 +39,9 @@ def main():
                 place = f"{path.relative_to(ROOT)}:{number}"
                 if path.suffix == ".h" and THIRD_PARTY.match(line):
                     faults.append(f"{place}: third-party header in a header: {line}")
+                named = TYPE.match(line) if path.suffix == ".h" else None
+                if named and types.setdefault(named.group(1), place) != place:
+                    faults.append(f"{place}: {named.group(1)} is already a type at {types[named.group(1)]}")
                 match = re.match(r'#include "([^"]+)"', line)
                 if not match:
                     continue

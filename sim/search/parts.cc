@@ -31,9 +31,10 @@ std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing
   return pairs;
 }
 
-std::vector<std::vector<Part>> fill_messages(const Problem& problem, const Routing& routing,
-                                             const PairLoad& load, std::span<const int64_t> sizes) {
-  std::vector<std::vector<Part>> messages(sizes.size());
+std::vector<std::vector<HopPart>> fill_messages(const Problem& problem, const Routing& routing,
+                                                const PairLoad& load,
+                                                std::span<const int64_t> sizes) {
+  std::vector<std::vector<HopPart>> messages(sizes.size());
   size_t message = 0;
   int64_t room = sizes[0];  // what is missing or too much is made up for by the next message
   std::vector<Box> todo;

@@ -24,14 +24,15 @@ std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing
 int64_t box_bytes(const Problem& problem, int32_t tensor, const Box& box);
 
 /// A part of a hop that travels in one message.
-struct Part {
+struct HopPart {
   int32_t hop = -1;
   Box box;
 };
 
 /// The load in messages of the given sizes, which add up to it: exact to 1/64 of a message where
 /// rows allow.
-std::vector<std::vector<Part>> fill_messages(const Problem& problem, const Routing& routing,
-                                             const PairLoad& load, std::span<const int64_t> sizes);
+std::vector<std::vector<HopPart>> fill_messages(const Problem& problem, const Routing& routing,
+                                                const PairLoad& load,
+                                                std::span<const int64_t> sizes);
 
 }  // namespace refit

@@ -10,7 +10,7 @@ namespace refit {
 
 /// A part of a network hop in the round in which it travels.
 struct RoundPart {
-  Part part;
+  HopPart part;
   int32_t round = 0;
   int32_t after = -1;  // round that brought the box to the sender; -1: it held it from the start
 };

@@ -34,13 +34,13 @@ class Spots {
  public:
   Spots(const Routing& routing, const Builder& builder) : routing_(routing), builder_(builder) {}
 
-  Spot source(const Part& part) const {
+  Spot source(const HopPart& part) const {
     const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
     const bool held = hop.parent < 0;
     return {held ? Place::kTrain : Place::kGen,
             builder_.shard_with(held ? Side::kTrain : Side::kGen, hop.tensor, hop.from, part.box)};
   }
-  Spot target(const Part& part) const {
+  Spot target(const HopPart& part) const {
     const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
     return {Place::kGen, builder_.shard_with(Side::kGen, hop.tensor, hop.to, part.box)};
   }
@@ -51,7 +51,7 @@ class Spots {
 };
 
 void add_part(Builder& builder, const Spots& spots, const Routing& routing, int32_t channel,
-              int32_t step, const Part& part) {
+              int32_t step, const HopPart& part) {
   const Hop& hop = routing.hops[static_cast<size_t>(part.hop)];
   builder.add_piece(channel, step, hop.from, hop.to, hop.tensor, part.box, spots.source(part),
                     spots.target(part));
@@ -218,7 +218,7 @@ class RoundScheduler {
       const std::vector<PairLoad> pairs = group_pairs(problem_, routing_, direct_);
       std::vector<PortPair> edges;
       std::vector<std::pair<size_t, size_t>> owner;  // pair, message
-      std::vector<std::vector<std::vector<Part>>> messages;
+      std::vector<std::vector<std::vector<HopPart>>> messages;
       for (size_t p = 0; p < pairs.size(); ++p) {
         messages.push_back(
             fill_messages(problem_, routing_, pairs[p], message_sizes(pairs[p].bytes, message_)));
@@ -231,7 +231,7 @@ class RoundScheduler {
       for (size_t e = 0; e < edges.size(); ++e) {
         const int32_t at = colours[e] / kDirectGroup;
         step = std::max(step, at + 1);
-        for (const Part& part : messages[owner[e].first][owner[e].second]) {
+        for (const HopPart& part : messages[owner[e].first][owner[e].second]) {
           add_part(builder_, spots_, routing_, channel, at, part);
         }
       }
@@ -244,7 +244,7 @@ class RoundScheduler {
 
   struct FanOut {
     int32_t round;
-    Part part;
+    HopPart part;
   };
 
   const Problem& problem_;
@@ -296,7 +296,7 @@ Plan schedule_batches(const Problem& problem, const Routing& routing,
       }
       // Messages above the size go in rounds; a round is split where a port has more than eight
       // peers.
-      std::vector<std::vector<std::pair<PortPair, std::vector<Part>>>> rounds;
+      std::vector<std::vector<std::pair<PortPair, std::vector<HopPart>>>> rounds;
       for (const PairLoad& pair : group_pairs(problem, routing, hops)) {
         auto messages = fill_messages(problem, routing, pair, message_sizes(pair.bytes, message));
         if (rounds.size() < messages.size()) rounds.resize(messages.size());
@@ -312,7 +312,7 @@ Plan schedule_batches(const Problem& problem, const Routing& routing,
         for (size_t e = 0; e < edges.size(); ++e) {
           const int32_t at = step + colours[e] / kMaxPeersPerStep;
           end = std::max(end, at + 1);
-          for (const Part& part : round[e].second) {
+          for (const HopPart& part : round[e].second) {
             add_part(builder, spots, routing, turn.first, at, part);
           }
         }

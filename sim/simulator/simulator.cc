@@ -327,7 +327,7 @@ void Replay::summarise() {
   }
 
   const auto rank = static_cast<int32_t>(last - timeline_.rank_end.begin());
-  const Split split = split_time(intervals_of(rank), timeline_.refit_s);
+  const TimeSplit split = split_time(intervals_of(rank), timeline_.refit_s);
   timeline_.wire_s = split.wire_s;
   timeline_.staging_s = split.staging_s;
   timeline_.launch_s = split.launch_s;

@@ -7,7 +7,7 @@
 
 namespace refit {
 
-Split split_time(std::span<const Interval> intervals, double total) {
+TimeSplit split_time(std::span<const Interval> intervals, double total) {
   std::vector<std::tuple<double, size_t, int>> edges;
   edges.reserve(2 * intervals.size() + 1);
   for (const Interval& interval : intervals) {

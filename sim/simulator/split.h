@@ -14,11 +14,11 @@ struct Interval {
   Activity activity = Activity::kWire;
 };
 
-struct Split {
+struct TimeSplit {
   double wire_s = 0, staging_s = 0, launch_s = 0, wait_s = 0;  // they add up to the total
 };
 
 /// Splits [0, total] by what the intervals say; what no interval covers is waiting.
-Split split_time(std::span<const Interval> intervals, double total);
+TimeSplit split_time(std::span<const Interval> intervals, double total);
 
 }  // namespace refit

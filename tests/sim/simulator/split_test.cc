@@ -8,13 +8,13 @@
 namespace refit {
 namespace {
 
-TEST(Split, NothingIsWaiting) {
-  const Split split = split_time({}, 3);
+TEST(TimeSplit, NothingIsWaiting) {
+  const TimeSplit split = split_time({}, 3);
   EXPECT_EQ(split.wait_s, 3);
   EXPECT_EQ(split.wire_s + split.staging_s + split.launch_s, 0);
 }
 
-TEST(Split, BruteForceOnWholeSeconds) {
+TEST(TimeSplit, BruteForceOnWholeSeconds) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 200; ++round) {
     constexpr int kTotal = 20;
@@ -35,7 +35,7 @@ TEST(Split, BruteForceOnWholeSeconds) {
       }
       ++seconds[first];
     }
-    const Split split = split_time(intervals, kTotal);
+    const TimeSplit split = split_time(intervals, kTotal);
     EXPECT_EQ(split.wire_s, seconds[0]);
     EXPECT_EQ(split.staging_s, seconds[1]);
     EXPECT_EQ(split.launch_s, seconds[2]);
