@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -288,6 +289,7 @@ class Replay {
   static constexpr int32_t kPoison = -1234567;
 
   std::string expected_crc(const ScenarioTensor& tensor, int32_t rank) const {
+    const std::lock_guard lock(reading_);
     const Value* of_tensor = nullptr;
     if (scenario_.expects("crc32_per_rank")) {
       of_tensor = &scenario_.expect->at("crc32_per_rank");
@@ -339,12 +341,19 @@ class Replay {
 
   void run_rank(Backend& backend, std::string& wrong) {
     const int32_t rank = backend.rank();
-    const int64_t rounds = scenario_.exec_number("rounds", 1);
-    const auto prefill = static_cast<int32_t>(scenario_.exec_number("prefill_dst", kPoison));
+    int64_t rounds = 1;
+    int32_t prefill = kPoison;
+    bool rebind = false;
+    {
+      const std::lock_guard lock(reading_);
+      rounds = scenario_.exec_number("rounds", 1);
+      prefill = static_cast<int32_t>(scenario_.exec_number("prefill_dst", kPoison));
+      rebind = scenario_.has_exec("between_rounds");
+    }
     RankBuffers buffers = make_buffers(rank);
     auto executor = std::make_unique<Executor>(plan_, backend, addresses(buffers));
     for (int64_t round = 0; round < rounds; ++round) {
-      if (round > 0 && scenario_.has_exec("between_rounds")) {
+      if (round > 0 && rebind) {
         std::vector<Buffer> moved = make_buffers(rank).train;
         buffers.train.swap(moved);  // the old ones live until the new ones are bound
         executor = std::make_unique<Executor>(plan_, backend, addresses(buffers));
@@ -375,14 +384,18 @@ class Replay {
 
   /// Late ranks begin when all others have.
   void wait_for_turn(int32_t rank, int64_t round) {
-    if (!scenario_.has_exec("start_delay_s")) return;
-    const Value& late = scenario_.exec->at("start_delay_s");
-    const auto late_ranks = std::ssize(late.items());
-    if (late.find(std::to_string(rank)) == nullptr) {
-      ++begun_;
-      return;
+    int64_t others = 0;
+    {
+      const std::lock_guard lock(reading_);
+      if (!scenario_.has_exec("start_delay_s")) return;
+      const Value& late = scenario_.exec->at("start_delay_s");
+      const auto late_ranks = std::ssize(late.items());
+      if (late.find(std::to_string(rank)) == nullptr) {
+        ++begun_;
+        return;
+      }
+      others = std::ssize(plan_.ranks) - late_ranks;
     }
-    const int64_t others = std::ssize(plan_.ranks) - late_ranks;
     while (begun_ < (round + 1) * others) std::this_thread::yield();
   }
 
@@ -409,6 +422,7 @@ class Replay {
     return "";
   }
 
+  mutable std::mutex reading_;  // a Value remembers what was asked of it: one reader at a time
   const Scenario& scenario_;
   const Plan& plan_;
   std::vector<Locals> locals_;
