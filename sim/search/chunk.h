@@ -7,6 +7,9 @@
 
 namespace refit {
 
+/// Bytes; below this a stripe costs more in messages than it gains in balance.
+inline constexpr int64_t kSmallestStripe = int64_t{64} << 10;
+
 /// Takes about `elements` off a box: cuts rows of its first dimension that has more than one, and
 /// goes a dimension deeper where one row alone is too large. Returns the pieces taken and what is
 /// left, both in row-major order, together tiling the box. `even` keeps extents of the last

@@ -24,7 +24,6 @@ class LinkLoad {
   /// least, then the first.
   int32_t best_holder(const std::vector<int32_t>& holders, int32_t to, int64_t bytes);
 
-  bool same_domain(int32_t a, int32_t b) const { return domain(a) == domain(b); }
   int32_t domain(int32_t rank) const { return domain_[static_cast<size_t>(rank)]; }
 
  private:

@@ -25,7 +25,6 @@
 namespace refit {
 namespace {
 
-constexpr int64_t kSmallestStripe = int64_t{64} << 10;
 constexpr int64_t kSlices = 200;  // an item is at most this part of what the busiest rank receives
 constexpr double kSlack =
     0.02;  // of T: how far off track a path may be before another kind of source is tried

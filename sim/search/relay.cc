@@ -14,9 +14,6 @@
 namespace refit {
 namespace {
 
-/// Below this a stripe costs more in messages than it gains in balance.
-constexpr int64_t kSmallestStripe = int64_t{64} << 10;
-
 class RelayRouter {
  public:
   explicit RelayRouter(const Problem& problem) : problem_(problem), load_(problem) {}
