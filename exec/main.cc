@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "base/usage.h"
 #include "exec/host_replay.h"
 #include "exec/machine.h"
 #include "plans/check.h"
@@ -169,6 +170,7 @@ int main_guarded(int argc, char** argv) {
       "Exit status: 0 every rank finished (and every byte is right), 1 the refit failed, 2 bad "
       "usage\n"
       "or input.\n\nExample:\n  refit-exec moe.plan --verify --iterations 5 --json moe.json");
+  add_usage_options(app, {{"--backend", "host mpi nccl"}}, REFIT_VERSION);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "base/usage.h"
 #include "sim/cli/commands.h"
 
 namespace refit::cli {
@@ -88,9 +89,25 @@ std::string strategy_help() {
   return text;
 }
 
+/// Names of ours that a shell can complete.
+ValueWords value_words() {
+  const auto names = [](const char* folder) {
+    std::string list = list_data_files(folder);
+    std::erase(list, ',');
+    return list;
+  };
+  std::string strategies;
+  for (const auto& [name, summary] : list_strategies()) strategies += name + " ";
+  return {{"--model", names("models")},
+          {"--fabric", names("topologies")},
+          {"--cost", names("topologies/cost")},
+          {"--strategy", strategies}};
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
-      "refit plans how a model's weights move from a trainer's layout to an inference engine's."};
+      "refit plans how a model's weights move from a trainer's layout to an inference engine's.",
+      "refit"};
   app.set_version_flag("--version", std::string("refit ") + REFIT_VERSION);
   app.footer(kExamples);
   app.require_subcommand(1);
@@ -171,6 +188,25 @@ int run(int argc, char** argv) {
       ->required()
       ->type_name("FILE");
 
+  ReportOptions report;
+  CLI::App* report_command = app.add_subcommand("report", "one self-contained HTML page on a plan");
+  report_command->add_option("plan", report.plan, "plan file")->required()->type_name("P");
+  report_command->add_option("-o,--output", report.output, "page to write")
+      ->required()
+      ->check(is_file_name)
+      ->type_name("FILE");
+  report_command
+      ->add_option(
+          "--strategies", report.strategies,
+          "comma-separated, to compare with; none: no others; default: all for plans of at "
+          "most 20,000 transfers")
+      ->delimiter(',')
+      ->type_name("A,B");
+
+  CLI::App* doctor_command =
+      app.add_subcommand("doctor", "what this machine can do, and what brings the rest");
+
+  add_usage_options(app, value_words(), REFIT_VERSION);
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> known;
     for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
@@ -191,6 +227,8 @@ int run(int argc, char** argv) {
   if (demand_command->parsed()) return run_demand(common, demand);
   if (check_command->parsed()) return run_check(common, checked);
   if (simulate_command->parsed()) return run_simulate(common, simulate);
+  if (report_command->parsed()) return run_report(common, report);
+  if (doctor_command->parsed()) return run_doctor(common);
   return run_export(common, exported);
 }
 

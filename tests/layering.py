@@ -16,8 +16,9 @@ ALLOWED = {
     "sim/fabric": ["base", "plans"],
     "sim/cost": ["base", "plans", "sim/model", "sim/layout", "sim/fabric"],
     "sim/simulator": ["base", "plans", "sim/fabric", "sim/cost"],
+    "sim/report": ["base", "plans", "sim/fabric", "sim/cost", "sim/simulator"],
     "sim/search": ["base", "plans", "sim/model", "sim/layout", "sim/fabric", "sim/cost", "sim/simulator"],
-    "sim/cli": ["base", "plans", "sim/model", "sim/layout", "sim/fabric", "sim/cost", "sim/simulator", "sim/search"],
+    "sim/cli": ["base", "plans", "sim/model", "sim/layout", "sim/fabric", "sim/cost", "sim/simulator", "sim/search", "sim/report"],
     "sim": ["base", "plans", "sim/cli", "sim/search"],
     "exec": ["base", "plans"],
 }

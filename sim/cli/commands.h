@@ -43,6 +43,11 @@ struct ExportOptions {
   std::string plan, format, output;
 };
 
+struct ReportOptions {
+  std::string plan, output;
+  std::vector<std::string> strategies;  // to compare with; empty: all when the plan is small
+};
+
 // Each runs one command, prints to stdout and returns the exit code; errors are thrown.
 int run_plan(const Common& common, const PlanOptions& options);
 int run_compare(const Common& common, const CompareOptions& options);
@@ -51,5 +56,7 @@ int run_demand(const Common& common, const DemandOptions& options);
 int run_check(const Common& common, const std::string& plan);
 int run_simulate(const Common& common, const SimulatePlanOptions& options);
 int run_export(const Common& common, const ExportOptions& options);
+int run_report(const Common& common, const ReportOptions& options);
+int run_doctor(const Common& common);
 
 }  // namespace refit::cli

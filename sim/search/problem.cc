@@ -26,16 +26,21 @@ int32_t highest_gpu(const Plan& plan) {
   return highest;
 }
 
+/// Layouts (as load_layout reads them) and demand of a problem that has its model.
+void load_sides(const std::string& train, const std::string& gen, Problem& problem) {
+  problem.train = load_layout(train, problem.model, Side::kTrain, 0);
+  const int32_t first_gen = problem.train.ranks.empty() ? 0 : problem.train.ranks.back() + 1;
+  problem.gen = load_layout(gen, problem.model, Side::kGen, first_gen);
+  problem.demand = make_demand(problem.model, problem.train, problem.gen);
+}
+
 }  // namespace
 
 void load_demand(const InputSpec& spec, Problem& problem, std::vector<std::string>* notes) {
   problem.model = load_model(
       spec.model,
       {.dtype = spec.dtype, .mtp = spec.mtp, .unknown_replicate = spec.unknown_replicate});
-  problem.train = load_layout(spec.train, problem.model, Side::kTrain, 0);
-  const int32_t first_gen = problem.train.ranks.empty() ? 0 : problem.train.ranks.back() + 1;
-  problem.gen = load_layout(spec.gen, problem.model, Side::kGen, first_gen);
-  problem.demand = make_demand(problem.model, problem.train, problem.gen);
+  load_sides(spec.train, spec.gen, problem);
   if (notes == nullptr) return;
   for (const Layout* layout : {&problem.train, &problem.gen}) {
     for (const std::string& note : layout->notes) notes->push_back(layout->spec + ": " + note);
@@ -76,6 +81,22 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
       {"fabric", fabric.text},
       {"cost", cost.text},
       {kOptions, options.dump(1, ' ', true, nlohmann::json::error_handler_t::replace)}};
+  return problem;
+}
+
+Problem reload_problem(const Plan& plan) {
+  const Value options = parse_document(input_text(plan, kOptions), "plan options", true);
+  Problem problem;
+  problem.model = parse_model(input_text(plan, "model"), options.at("model_name").as_text(),
+                              {.dtype = options.at("dtype").as_text(),
+                               .mtp = options.at("mtp").as_bool(),
+                               .unknown_replicate = options.at("unknown_replicate").as_bool()});
+  load_sides(input_text(plan, "train"), input_text(plan, "gen"), problem);
+  PlanWorld world = load_world(plan);
+  problem.fabric = std::move(world.fabric);
+  problem.cost = std::move(world.cost);
+  for (const PlanRank& rank : plan.ranks) problem.gpu_of_rank.push_back(rank.gpu);
+  problem.inputs = plan.inputs;
   return problem;
 }
 

@@ -25,6 +25,9 @@ void load_demand(const InputSpec& spec, Problem& problem,
 /// receives the choices made for the user.
 Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes = nullptr);
 
+/// The problem that a plan was made for, from the inputs that it keeps.
+Problem reload_problem(const Plan& plan);
+
 /// Fabric and cost model as the plan keeps them; `cost` (a name or path) and `fabric` replace the
 /// plan's own where not empty.
 struct PlanWorld {

@@ -1,0 +1,89 @@
+// refit report: a plan as a page.
+
+#include "sim/report/report.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/console.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/units.h"
+#include "plans/check.h"
+#include "plans/plan_io.h"
+#include "sim/cli/commands.h"
+#include "sim/cli/print.h"
+#include "sim/search/strategies.h"
+
+namespace refit::cli {
+namespace {
+
+/// Plans up to this size are compared with all strategies unasked: that takes seconds.
+constexpr int64_t kSmallPlan = 20000;
+
+std::vector<std::string> strategies_to_compare(const ReportOptions& options, const Plan& plan) {
+  if (options.strategies == std::vector<std::string>{"none"}) return {};
+  if (!options.strategies.empty() || plan_totals(plan).transfers > kSmallPlan)
+    return options.strategies;
+  std::vector<std::string> names;
+  for (const auto& [name, summary] : list_strategies()) {
+    if (name != plan.strategy) names.push_back(name);
+  }
+  return names;
+}
+
+ReportRow plan_with(const Problem& problem, const Plan& plan, const std::string& strategy) {
+  ReportRow row{.strategy = strategy, .predicted_s = {}, .error = {}, .totals = {}};
+  const SearchOptions options{
+      .strategy = strategy, .seed = plan.seed, .staging_bytes = plan.staging_bytes};
+  try {
+    const Plan other = search(problem, options);
+    row.predicted_s = other.prediction.predicted_s;
+    row.totals = plan_totals(other);
+  } catch (const Error& error) {  // the others still have something to say
+    row.error = error.what();
+  }
+  return row;
+}
+
+}  // namespace
+
+int run_report(const Common& common, const ReportOptions& options) {
+  const LoadedPlan loaded = load_plan(options.plan);
+  const std::vector<Fault> faults = check(loaded.plan, 1);
+  if (!faults.empty())
+    throw Error(options.plan + ": " + print_fault(faults.front()), ErrorKind::kWork);
+  const Progress progress = make_progress(common.quiet);
+  std::vector<ReportRow> others;
+  const std::vector<std::string> names = strategies_to_compare(options, loaded.plan);
+  for (const std::string& name : names) find_strategy(name);  // refuses before the work
+  if (!names.empty()) {
+    const Problem problem = reload_problem(loaded.plan);
+    for (const std::string& name : names) {
+      if (progress)
+        progress(name, static_cast<double>(others.size()) / static_cast<double>(names.size()));
+      others.push_back(plan_with(problem, loaded.plan, name));
+    }
+    if (progress) progress("done", 1);
+  }
+  const PlanWorld world = load_world(loaded.plan);
+  const std::string page = report_html({.plan = loaded.plan,
+                                        .saved = loaded.saved,
+                                        .path = options.plan,
+                                        .fabric = world.fabric,
+                                        .cost = world.cost,
+                                        .others = others});
+  write_file(options.output, page);
+  if (common.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"output", options.output},
+                                              {"bytes", page.size()},
+                                              {"digest", loaded.saved.digest}}
+                           .dump(2));
+  } else {
+    fmt::print("{}: {}\n", options.output, print_bytes(static_cast<double>(page.size())));
+  }
+  return 0;
+}
+
+}  // namespace refit::cli
