@@ -2,34 +2,18 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/console.h"
-#include "base/error.h"
 #include "base/units.h"
 #include "plans/plan_io.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
-#include "sim/search/strategies.h"
+#include "sim/cli/results.h"
 
 namespace refit::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-/// Without a bound (nothing has to move) there is no ratio.
-std::optional<double> ratio_to_bound(const Prediction& prediction) {
-  if (prediction.lower_bound_s <= 0) return std::nullopt;
-  return prediction.predicted_s / prediction.lower_bound_s;
-}
-
-int64_t count_ranks(const Plan& plan) {
-  return std::count_if(plan.ranks.begin(), plan.ranks.end(),
-                       [](const PlanRank& rank) { return rank.gpu >= 0; });
-}
 
 Problem load(const Common& common, const InputSpec& inputs) {
   std::vector<std::string> notes;
@@ -51,21 +35,6 @@ void print_problem(const Problem& problem) {
              problem.fabric.nodes.size(), problem.fabric.gpus.size(), problem.cost.name);
 }
 
-Json row_json(const Plan& plan, const PlanTotals& totals) {
-  const std::optional<double> ratio = ratio_to_bound(plan.prediction);
-  return {{"strategy", plan.strategy},
-          {"predicted_s", plan.prediction.predicted_s},
-          {"lower_bound_s", plan.prediction.lower_bound_s},
-          {"gap", ratio ? Json(*ratio - 1) : Json()},
-          {"estimated_s", plan.prediction.estimated_s},
-          {"transfers", totals.transfers},
-          {"bytes_total", totals.bytes_total},
-          {"bytes_inter_domain", totals.bytes_inter_domain},
-          {"bytes_intra_domain", totals.bytes_intra_domain},
-          {"peak_staging_bytes", totals.peak_staging_bytes},
-          {"max_peers", totals.max_peers}};
-}
-
 }  // namespace
 
 int run_plan(const Common& common, const PlanOptions& options) {
@@ -78,18 +47,7 @@ int run_plan(const Common& common, const PlanOptions& options) {
   const PlanTotals totals = plan_totals(plan);
   const Prediction& prediction = plan.prediction;
   if (common.json) {
-    Json json = row_json(plan, totals);
-    json["bound_reason"] = prediction.bound_reason;
-    json["ranks"] = count_ranks(plan);
-    json["tensors"] = plan.tensors.size();
-    json["classes"] = problem.demand.classes.size();
-    json["model_bytes"] = model_bytes(problem.model);
-    json["demand_bytes"] = problem.demand.bytes;
-    json["plan_bytes"] = saved.bytes;
-    json["search_s"] = search_time.count();
-    json["peak_memory_bytes"] = peak_memory();
-    json["digest"] = saved.digest;
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", plan_json(problem, plan, saved, search_time.count()));
     return 0;
   }
   print_problem(problem);
@@ -124,39 +82,27 @@ int run_compare(const Common& common, const CompareOptions& options) {
   if (names.empty()) {
     for (const auto& [name, summary] : list_strategies()) names.push_back(name);
   }
-  for (const std::string& name : names)
-    find_strategy(name);  // a wrong name is known before the work
   const LowerBound bound = lower_bound(problem);
-  Json rows = Json::array();
+  const std::vector<ComparedPlan> rows =
+      compare(problem, options.search, names, make_progress(common.quiet));
   std::vector<std::vector<std::string>> table;
   std::string failures;
-  for (const std::string& name : names) {
-    SearchOptions search_options = options.search;
-    search_options.strategy = name;
-    Plan plan;
-    try {
-      plan = search(problem, search_options, make_progress(common.quiet));
-    } catch (const Error& error) {  // the others still have something to say
-      rows.push_back({{"strategy", name}, {"error", error.what()}});
-      table.push_back({name, "-", "-", "-", "-", "-"});
-      failures += fmt::format("  {}: {}\n", name, error.what());
+  for (const ComparedPlan& row : rows) {
+    if (!row.error.empty()) {
+      table.push_back({row.strategy, "-", "-", "-", "-", "-"});
+      failures += fmt::format("  {}: {}\n", row.strategy, row.error);
       continue;
     }
-    const PlanTotals totals = plan_totals(plan);
-    const std::optional<double> ratio = ratio_to_bound(plan.prediction);
-    rows.push_back(row_json(plan, totals));
-    table.push_back({name, print_time(plan.prediction.predicted_s),
+    const std::optional<double> ratio = ratio_to_bound(row.prediction);
+    table.push_back({row.strategy, print_time(row.prediction.predicted_s),
                      ratio ? print_ratio(*ratio) : "-",
-                     print_bytes(static_cast<double>(totals.bytes_inter_domain)),
-                     print_bytes(static_cast<double>(totals.bytes_intra_domain)),
-                     fmt::format("{}", totals.transfers)});
+                     print_bytes(static_cast<double>(row.totals.bytes_inter_domain)),
+                     print_bytes(static_cast<double>(row.totals.bytes_intra_domain)),
+                     fmt::format("{}", row.totals.transfers)});
   }
   const int code = failures.empty() ? 0 : 1;
   if (common.json) {
-    fmt::print(
-        "{}\n",
-        Json{{"lower_bound_s", bound.seconds}, {"bound_reason", bound.reason}, {"rows", rows}}.dump(
-            2));
+    fmt::print("{}\n", compare_json(bound, rows));
     return code;
   }
   print_problem(problem);
@@ -172,11 +118,7 @@ int run_bound(const Common& common, const InputSpec& inputs) {
   const Problem problem = load(common, inputs);
   const LowerBound bound = lower_bound(problem);
   if (common.json) {
-    fmt::print("{}\n", Json{{"lower_bound_s", bound.seconds},
-                            {"bound_reason", bound.reason},
-                            {"bytes", bound.cut.bytes},
-                            {"capacity_bytes_per_s", bound.cut.capacity}}
-                           .dump(2));
+    fmt::print("{}\n", bound_json(bound));
     return 0;
   }
   print_problem(problem);

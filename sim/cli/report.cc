@@ -14,7 +14,7 @@
 #include "plans/plan_io.h"
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
-#include "sim/search/strategies.h"
+#include "sim/search/compare.h"
 
 namespace refit::cli {
 namespace {
@@ -33,20 +33,6 @@ std::vector<std::string> strategies_to_compare(const ReportOptions& options, con
   return names;
 }
 
-ReportRow plan_with(const Problem& problem, const Plan& plan, const std::string& strategy) {
-  ReportRow row{.strategy = strategy, .predicted_s = {}, .error = {}, .totals = {}};
-  const SearchOptions options{
-      .strategy = strategy, .seed = plan.seed, .staging_bytes = plan.staging_bytes};
-  try {
-    const Plan other = search(problem, options);
-    row.predicted_s = other.prediction.predicted_s;
-    row.totals = plan_totals(other);
-  } catch (const Error& error) {  // the others still have something to say
-    row.error = error.what();
-  }
-  return row;
-}
-
 }  // namespace
 
 int run_report(const Common& common, const ReportOptions& options) {
@@ -54,18 +40,12 @@ int run_report(const Common& common, const ReportOptions& options) {
   const std::vector<Fault> faults = check(loaded.plan, 1);
   if (!faults.empty())
     throw Error(options.plan + ": " + print_fault(faults.front()), ErrorKind::kWork);
-  const Progress progress = make_progress(common.quiet);
-  std::vector<ReportRow> others;
+  std::vector<ComparedPlan> others;
   const std::vector<std::string> names = strategies_to_compare(options, loaded.plan);
-  for (const std::string& name : names) find_strategy(name);  // refuses before the work
   if (!names.empty()) {
-    const Problem problem = reload_problem(loaded.plan);
-    for (const std::string& name : names) {
-      if (progress)
-        progress(name, static_cast<double>(others.size()) / static_cast<double>(names.size()));
-      others.push_back(plan_with(problem, loaded.plan, name));
-    }
-    if (progress) progress("done", 1);
+    others = compare(reload_problem(loaded.plan),
+                     {.seed = loaded.plan.seed, .staging_bytes = loaded.plan.staging_bytes}, names,
+                     make_progress(common.quiet));
   }
   const PlanWorld world = load_world(loaded.plan);
   const std::string page = report_html({.plan = loaded.plan,

@@ -66,11 +66,11 @@ Json memory_json(const Plan& plan) {
   return {{"bound", plan.staging_bytes}, {"buffers", buffers}, {"rows", rows}};
 }
 
-Json others_json(const std::vector<ReportRow>& others) {
+Json others_json(const std::vector<ComparedPlan>& others) {
   Json rows = Json::array();
-  for (const ReportRow& row : others) {
+  for (const ComparedPlan& row : others) {
     rows.push_back({{"strategy", row.strategy},
-                    {"predicted_s", row.predicted_s ? Json(*row.predicted_s) : Json()},
+                    {"predicted_s", row.error.empty() ? Json(row.prediction.predicted_s) : Json()},
                     {"error", row.error},
                     {"transfers", row.totals.transfers},
                     {"inter", row.totals.bytes_inter_domain},

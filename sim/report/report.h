@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,16 +7,9 @@
 #include "plans/plan_io.h"
 #include "sim/cost/cost_model.h"
 #include "sim/fabric/fabric.h"
+#include "sim/search/compare.h"
 
 namespace refit {
-
-/// How another strategy fares on the same inputs.
-struct ReportRow {
-  std::string strategy;
-  std::optional<double> predicted_s;  // none: it cannot serve these layouts
-  std::string error;
-  PlanTotals totals;
-};
 
 /// What a report shows.
 struct ReportInput {
@@ -26,7 +18,7 @@ struct ReportInput {
   std::string path;  // of the plan, for the commands that the page gives
   const Fabric& fabric;
   const CostModel& cost;
-  std::vector<ReportRow> others;
+  std::vector<ComparedPlan> others;  // other strategies on the same inputs
 };
 
 /// One self-contained HTML page on a plan: the answer, what binds, link loads, traffic between

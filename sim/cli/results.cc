@@ -1,0 +1,75 @@
+#include "sim/cli/results.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "sim/cli/print.h"
+
+namespace refit::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What a plan and a row of a comparison have in common.
+Json row_json(const std::string& strategy, const Prediction& prediction, const PlanTotals& totals) {
+  const std::optional<double> ratio = ratio_to_bound(prediction);
+  return {{"strategy", strategy},
+          {"predicted_s", prediction.predicted_s},
+          {"lower_bound_s", prediction.lower_bound_s},
+          {"gap", ratio ? Json(*ratio - 1) : Json()},
+          {"estimated_s", prediction.estimated_s},
+          {"transfers", totals.transfers},
+          {"bytes_total", totals.bytes_total},
+          {"bytes_inter_domain", totals.bytes_inter_domain},
+          {"bytes_intra_domain", totals.bytes_intra_domain},
+          {"peak_staging_bytes", totals.peak_staging_bytes},
+          {"max_peers", totals.max_peers}};
+}
+
+}  // namespace
+
+std::optional<double> ratio_to_bound(const Prediction& prediction) {
+  if (prediction.lower_bound_s <= 0) return std::nullopt;
+  return prediction.predicted_s / prediction.lower_bound_s;
+}
+
+int64_t count_ranks(const Plan& plan) {
+  return std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                       [](const PlanRank& rank) { return rank.gpu >= 0; });
+}
+
+std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,
+                      double search_s) {
+  Json json = row_json(plan.strategy, plan.prediction, plan_totals(plan));
+  json["bound_reason"] = plan.prediction.bound_reason;
+  json["ranks"] = count_ranks(plan);
+  json["tensors"] = plan.tensors.size();
+  json["classes"] = problem.demand.classes.size();
+  json["model_bytes"] = model_bytes(problem.model);
+  json["demand_bytes"] = problem.demand.bytes;
+  json["plan_bytes"] = saved.bytes;
+  json["search_s"] = search_s;
+  json["peak_memory_bytes"] = peak_memory();
+  json["digest"] = saved.digest;
+  return json.dump(2);
+}
+
+std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows) {
+  Json list = Json::array();
+  for (const ComparedPlan& row : rows) {
+    list.push_back(row.error.empty() ? row_json(row.strategy, row.prediction, row.totals)
+                                     : Json{{"strategy", row.strategy}, {"error", row.error}});
+  }
+  return Json{{"lower_bound_s", bound.seconds}, {"bound_reason", bound.reason}, {"rows", list}}
+      .dump(2);
+}
+
+std::string bound_json(const LowerBound& bound) {
+  return Json{{"lower_bound_s", bound.seconds},
+              {"bound_reason", bound.reason},
+              {"bytes", bound.cut.bytes},
+              {"capacity_bytes_per_s", bound.cut.capacity}}
+      .dump(2);
+}
+
+}  // namespace refit::cli

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plans/plan_io.h"
+#include "sim/search/compare.h"
+#include "sim/search/search.h"
+#include "sim/simulator/simulator.h"
+
+namespace refit::cli {
+
+// Results as JSON text, for `--json` and for Python (DESIGN.md section 8 names the keys).
+
+/// predicted / lower bound; none where nothing has to move.
+std::optional<double> ratio_to_bound(const Prediction& prediction);
+
+/// Ranks of the plan that have a GPU.
+int64_t count_ranks(const Plan& plan);
+
+std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,
+                      double search_s);
+std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows);
+std::string bound_json(const LowerBound& bound);
+
+}  // namespace refit::cli

@@ -1,0 +1,32 @@
+#include "sim/search/compare.h"
+
+#include "base/error.h"
+#include "sim/search/strategies.h"
+
+namespace refit {
+
+std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& options,
+                                  const std::vector<std::string>& strategies,
+                                  const Progress& progress) {
+  for (const std::string& name : strategies) find_strategy(name);
+  std::vector<ComparedPlan> rows;
+  for (const std::string& name : strategies) {
+    if (progress)
+      progress(name, static_cast<double>(rows.size()) / static_cast<double>(strategies.size()));
+    ComparedPlan& row = rows.emplace_back();
+    row.strategy = name;
+    SearchOptions how = options;
+    how.strategy = name;
+    try {
+      const Plan plan = search(problem, how);
+      row.prediction = plan.prediction;
+      row.totals = plan_totals(plan);
+    } catch (const Error& error) {
+      row.error = error.what();
+    }
+  }
+  if (progress) progress("done", 1);
+  return rows;
+}
+
+}  // namespace refit
