@@ -52,6 +52,10 @@ class Backend {
   /// not enough.
   virtual std::byte* allocate(int64_t bytes) = 0;
 
+  /// Opens what it takes to exchange messages with these ranks, each of which has to do the same.
+  /// Calls are optional: what is not open by then is opened by the first message.
+  virtual void connect(std::span<const int32_t> /*peers*/) {}
+
   /// Starts all messages of the group and returns. The group stays alive and untouched until it has
   /// ended.
   virtual void post(const Group& group) = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,8 @@
 namespace refit {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment =
     256;  // what GPUs and vector units like; also keeps buffers off each other's cache lines
@@ -54,13 +57,18 @@ struct Executor::State {
     bool running = false;
   };
 
-  State(const Plan& plan, Backend& the_backend, Buffers the_buffers);
+  State(const Plan& plan, Backend& the_backend, Buffers the_buffers, Hooks the_hooks,
+        Weights* the_weights);
 
   void bind(const Plan& plan, size_t index);
   Part bind(const Plan& plan, const Message& message);
   Strided bind(const Plan& plan, const Piece& piece);
 
+  void connect();
+  template <typename Hook, typename... Args>
+  void call(const char* name, const Hook& hook, const Args&... args) const;
   void replay();
+  double now_s() const;
   bool post_ready();
   bool may_begin(size_t group) const;
   [[noreturn]] void report_stall() const;
@@ -71,6 +79,10 @@ struct Executor::State {
   std::byte* staging = nullptr;
   int64_t staging_bytes = 0;
   int64_t bytes_received = 0, bytes_copied = 0;
+  Hooks hooks;
+  Weights own_weights;
+  Weights& weights;
+  std::vector<int32_t> written;  // tensors with gen shards here, ascending
 
   std::vector<Group> groups;
   std::vector<Queue> first_queues;  // by channel, as a replay starts
@@ -80,12 +92,17 @@ struct Executor::State {
   // Of the replay that runs.
   std::vector<Queue> queues;
   std::vector<char> ended;
+  std::vector<StepTimes> times;
+  Clock::time_point start;
 };
 
-Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffers)
+Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffers, Hooks the_hooks,
+                       Weights* the_weights)
     : backend(the_backend),
       program(plan.programs[static_cast<size_t>(the_backend.rank())]),
-      buffers(std::move(the_buffers)) {
+      buffers(std::move(the_buffers)),
+      hooks(std::move(the_hooks)),
+      weights(the_weights == nullptr ? own_weights : *the_weights) {
   staging_bytes = slot_bytes(program);
   staging = backend.allocate(staging_bytes);
   groups.resize(program.steps.size());
@@ -99,6 +116,24 @@ Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffe
            error.what());
     }
   }
+  times.resize(groups.size());
+  for (int32_t t = 0; t < std::ssize(plan.tensors); ++t) {
+    const int32_t map = plan.tensors[static_cast<size_t>(t)].gen_map;
+    if (map < 0) continue;
+    const auto* shards = plan.maps[static_cast<size_t>(map)].find(backend.rank());
+    if (shards != nullptr && !shards->empty()) written.push_back(t);
+  }
+  connect();
+}
+
+void Executor::State::connect() {
+  std::set<int32_t> peers;
+  for (const Group& group : groups) {
+    for (const Part& part : group.sends) peers.insert(part.peer);
+    for (const Part& part : group.recvs) peers.insert(part.peer);
+  }
+  peers.erase(backend.rank());
+  backend.connect(std::vector<int32_t>(peers.begin(), peers.end()));
 }
 
 void Executor::State::bind(const Plan& plan, size_t index) {
@@ -212,7 +247,9 @@ bool Executor::State::post_ready() {
     for (Queue& queue : queues) {
       while (!queue.running && queue.next < queue.last && may_begin(queue.next)) {
         const Group& group = groups[queue.next];
+        times[queue.next].begin_s = now_s();
         if (group.sends.empty() && group.recvs.empty()) {
+          times[queue.next].end_s = times[queue.next].begin_s;
           ended[queue.next++] = 1;
           again = true;
         } else {
@@ -236,35 +273,67 @@ void Executor::State::report_stall() const {
        "waits for steps that wait for it");
 }
 
+/// What a hook throws names the rank from here on.
+template <typename Hook, typename... Args>
+void Executor::State::call(const char* name, const Hook& hook, const Args&... args) const {
+  if (!hook) return;
+  try {
+    hook(args...);
+  } catch (const std::exception& error) {
+    throw Error(fmt::format("rank {}, hook {}, nothing is committed: {}", backend.rank(), name,
+                            error.what()),
+                ErrorKind::kWork);
+  }
+}
+
+double Executor::State::now_s() const {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 void Executor::State::replay() {
   queues = first_queues;
   ended.assign(groups.size(), 0);
   while (post_ready()) {
     Queue& queue = queues[static_cast<size_t>(backend.wait_any())];
     REFIT_CHECK(queue.running);
+    times[queue.next].end_s = now_s();
     ended[queue.next++] = 1;
     queue.running = false;
   }
 }
 
-Executor::Executor(const Plan& plan, Backend& backend, Buffers buffers)
-    : state_(std::make_unique<State>(plan, backend, std::move(buffers))) {}
+Executor::Executor(const Plan& plan, Backend& backend, Buffers buffers, Hooks hooks,
+                   Weights* weights)
+    : state_(
+          std::make_unique<State>(plan, backend, std::move(buffers), std::move(hooks), weights)) {}
 
 Executor::~Executor() = default;
 
-ReplayTimes Executor::run() {
+ReplayTimes Executor::run(int64_t version) {
+  State& state = *state_;
+  const bool writes = !state.written.empty();
+  ReplayTimes times{0, state.bytes_received, state.bytes_copied};
   try {
-    state_->backend.barrier();
-    const auto start = std::chrono::steady_clock::now();
-    state_->replay();
-    const std::chrono::duration<double> refit = std::chrono::steady_clock::now() - start;
-    state_->backend.barrier();  // success means that every rank finished
-    return {refit.count(), state_->bytes_received, state_->bytes_copied};
+    if (writes) state.call("before_write", state.hooks.before_write);
+    state.backend.barrier();
+    state.weights.torn = writes;
+    state.start = Clock::now();
+    state.replay();
+    times.refit_s = state.now_s();
+    if (writes) state.call("finalize", state.hooks.finalize, state.written);
+    state.backend.barrier();  // success means that every rank finished: the commit
   } catch (const std::exception& error) {
-    state_->backend.abort(error.what());
+    state.backend.abort(error.what());
     throw;
   }
+  state.weights = {version > 0 ? version : state.weights.version + 1, false};
+  if (writes && state.hooks.after_commit) state.hooks.after_commit(state.weights.version);
+  return times;
 }
+
+const Weights& Executor::weights() const { return state_->weights; }
+
+std::span<const StepTimes> Executor::step_times() const { return state_->times; }
 
 int64_t Executor::staging_bytes() const { return state_->staging_bytes; }
 

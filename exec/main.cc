@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/console.h"
 #include "base/error.h"
@@ -17,12 +18,23 @@
 #include "base/usage.h"
 #include "exec/host_replay.h"
 #include "exec/machine.h"
-#include "plans/check.h"
+#include "exec/report.h"
 #include "plans/plan_io.h"
+#ifdef REFIT_HAVE_MPI
+#include "exec/mpi_replay.h"
+#endif
 
 namespace refit {
 
 namespace {
+
+#ifdef REFIT_HAVE_MPI
+constexpr bool kHaveMpi = true;
+constexpr const char* kBackends = "host, mpi";
+#else
+constexpr bool kHaveMpi = false;
+constexpr const char* kBackends = "host";
+#endif
 
 struct Options {
   std::string plan;
@@ -34,88 +46,44 @@ struct Options {
   std::string rank_map;
 };
 
-struct Outcome {
-  LoadedPlan loaded;
-  ReplayReport report;
-  double memcpy_rate = 0;  // bytes/s
-  int cores = 0;
+bool is_terminal() { return isatty(STDERR_FILENO) != 0; }
 
-  double rate() const { return static_cast<double>(report.bytes_moved()) / report.median_s(); }
-};
-
-/// Exit 1 with all faults on stderr, or nothing.
-void refuse_faulty(const Plan& plan, const std::string& path) {
-  const std::vector<Fault> faults = check(plan);
-  if (faults.empty()) return;
-  for (const Fault& fault : faults) fmt::print(stderr, "{}\n", print_fault(fault));
-  throw Error(fmt::format("{}: the plan is wrong, nothing was moved", path), ErrorKind::kWork);
-}
-
-std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
-
-std::string report_text(const Options& options, const Outcome& outcome) {
-  const Plan& plan = outcome.loaded.plan;
-  const ReplayReport& report = outcome.report;
-  const PlanTotals totals = plan_totals(plan);
-  const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
-  std::string text;
-  text += fmt::format("plan       {}, {} ranks, strategy {}\n",
-                      outcome.loaded.saved.digest.substr(0, 12), plan.ranks.size(), plan.strategy);
-  text += fmt::format("moves      {} in {} transfers, {} in {} local copies\n",
-                      bytes_text(report.bytes_wire), totals.transfers,
-                      bytes_text(report.bytes_copied), totals.copies);
-  text += fmt::format("memory     {} of buffers, {} of staging\n", bytes_text(report.buffer_bytes),
-                      bytes_text(report.staging_bytes));
-  text +=
-      fmt::format("refit      min {}, median {}, max {} over {} iterations\n", print_time(*fastest),
-                  print_time(report.median_s()), print_time(*slowest), report.seconds.size());
-  text += fmt::format("rate       {} moved; memcpy on {} cores here: {}; ratio {:.2f}\n",
-                      print_rate(outcome.rate()), outcome.cores, print_rate(outcome.memcpy_rate),
-                      outcome.rate() / outcome.memcpy_rate);
-  text += fmt::format("predicted  {} on the plan's fabric, which is not this host\n",
-                      print_time(plan.prediction.predicted_s));
-  if (options.verify) {
-    text += fmt::format("verified   {} bytes on {} ranks, every byte equal\n",
-                        report.verified_bytes, report.verified_ranks);
+std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& how) {
+  Outcome outcome;
+  outcome.backend = options.backend;
+  outcome.verified = options.verify;
+  outcome.cores = core_count();
+  if (options.backend == "host") {
+    outcome.loaded = load_plan(options.plan);
+    refuse_faulty(outcome.loaded.plan, options.plan);
+    outcome.memcpy_rate = measure_memcpy(outcome.cores);  // before the buffers take the memory
+    outcome.report = replay_on_host(outcome.loaded.plan, how);
+    return outcome;
   }
-  return text;
-}
-
-std::string report_json(const Options& options, const Outcome& outcome) {
-  using Json = nlohmann::ordered_json;
-  const ReplayReport& report = outcome.report;
-  Json json;
-  json["context"] = {{"version", REFIT_VERSION},
-                     {"backend", options.backend},
-                     {"cores", outcome.cores},
-                     {"build_type", REFIT_BUILD_TYPE}};
-  json["digest"] = outcome.loaded.saved.digest;
-  json["iterations"] = report.seconds;
-  json["median_s"] = report.median_s();
-  json["bytes_moved"] = report.bytes_moved();
-  json["bytes_per_second"] = outcome.rate();
-  json["memcpy_bytes_per_second"] = outcome.memcpy_rate;
-  json["verified"] = options.verify;
-  json["predicted_s"] = outcome.loaded.plan.prediction.predicted_s;
-  json["ranks"] = Json::array();
-  for (const RankReport& rank : report.ranks) {
-    json["ranks"].push_back({{"rank", rank.rank},
-                             {"seconds", rank.seconds},
-                             {"bytes_received", rank.bytes_received},
-                             {"bytes_copied", rank.bytes_copied},
-                             {"staging_bytes", rank.staging_bytes}});
-  }
-  return json.dump(1) + "\n";
+#ifdef REFIT_HAVE_MPI
+  std::vector<int32_t> rank_map;
+  if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
+  std::optional<MpiOutcome> done = replay_on_mpi(options.plan, rank_map, how);
+  if (!done) return {};
+  outcome.loaded = std::move(done->loaded);
+  outcome.report = std::move(done->report);
+  outcome.hosts = done->hosts;
+  return outcome;
+#else
+  return {};
+#endif
 }
 
 void replay(const Options& options) {
-  if (options.backend != "host") {
-    if (options.backend == "mpi" || options.backend == "nccl") {
-      fail("--backend", fmt::format("this build has no {} backend; it has: host", options.backend));
-    }
-    fail("--backend", options.backend, "host, mpi or nccl; this build has: host");
+  if (options.backend == "nccl" || (options.backend == "mpi" && !kHaveMpi)) {
+    fail("--backend",
+         fmt::format("this build has no {} backend; it has: {}", options.backend, kBackends));
   }
-  if (!options.rank_map.empty()) {
+  if (options.backend != "host" && options.backend != "mpi") {
+    fail("--backend", options.backend,
+         fmt::format("host, mpi or nccl; this build has: {}", kBackends));
+  }
+  if (options.backend == "host" && !options.rank_map.empty()) {
     fail("--rank-map", options.rank_map,
          "nothing: on the host backend rank r of the plan is thread r");
   }
@@ -126,26 +94,23 @@ void replay(const Options& options) {
   if (how.timeout_s <= 0 || how.timeout_s > 86400) {
     fail("--timeout", options.timeout, "more than nothing, at most a day (86400s)");
   }
-  if (isatty(STDERR_FILENO) != 0) {
+  if (is_terminal()) {
     how.progress = [&](int32_t iteration) {
       fmt::print(stderr, "\riteration {} of {}{}", iteration + 1, options.iterations,
                  iteration + 1 == options.iterations ? "\n" : "");
     };
   }
 
-  Outcome outcome;
-  outcome.loaded = load_plan(options.plan);
-  refuse_faulty(outcome.loaded.plan, options.plan);
-  outcome.cores = core_count();
-  outcome.memcpy_rate = measure_memcpy(outcome.cores);  // before the buffers take the memory
-  outcome.report = replay_on_host(outcome.loaded.plan, how);
-
+  const std::optional<Outcome> outcome = replay_on(options, how);
+  if (!outcome) return;  // rank 0 speaks for all
   const bool json_to_stdout = options.json == "-";
-  fmt::print(json_to_stdout ? stderr : stdout, "{}", report_text(options, outcome));
+  fmt::print(json_to_stdout ? stderr : stdout, "{}", report_text(*outcome));
+  if (options.json.empty()) return;
+  const std::string json = report_json(*outcome, REFIT_BUILD_TYPE);
   if (json_to_stdout) {
-    fmt::print("{}", report_json(options, outcome));
-  } else if (!options.json.empty()) {
-    write_file(options.json, report_json(options, outcome));
+    fmt::print("{}", json);
+  } else {
+    write_file(options.json, json);
   }
 }
 

@@ -19,66 +19,6 @@ int64_t whole_bytes(int64_t bits, const Box& box) {
   return bits / 8;
 }
 
-/// A place in the bytes of a list of boxes. `at` points to the next byte, `left` bytes of its run
-/// are still to come, `rows` runs of the innermost dimension (this one included) are.
-class Cursor {
- public:
-  explicit Cursor(std::span<const Strided> boxes) : boxes_(boxes) { enter(); }
-
-  bool done() const { return box_ == boxes_.size(); }
-  std::byte* at() const { return at_; }
-  int64_t left() const { return left_; }
-  int64_t run() const { return boxes_[box_].run; }
-  bool at_run_start() const { return left_ == run(); }
-  int64_t rows() const {
-    const Strided& box = boxes_[box_];
-    return box.dims == 0 ? 1 : box.count[box.dims - 1] - index_[last()];
-  }
-  int64_t row_stride() const { return boxes_[box_].dims == 0 ? 0 : boxes_[box_].stride[last()]; }
-
-  /// Passes `bytes` <= left().
-  void pass_bytes(int64_t bytes) {
-    at_ += bytes;
-    left_ -= bytes;
-    if (left_ == 0) {
-      at_ -= run();
-      pass_rows(1);
-    }
-  }
-
-  /// Passes `rows` <= rows() whole runs, from the start of one.
-  void pass_rows(int64_t rows) {
-    const Strided& box = boxes_[box_];
-    left_ = box.run;
-    for (int32_t d = box.dims - 1; d >= 0; --d) {
-      const size_t dim = static_cast<size_t>(d);
-      index_[dim] += rows;
-      at_ += rows * box.stride[dim];
-      if (index_[dim] < box.count[dim]) return;
-      at_ -= box.count[dim] * box.stride[dim];
-      index_[dim] = 0;
-      rows = 1;
-    }
-    ++box_;
-    enter();
-  }
-
- private:
-  size_t last() const { return static_cast<size_t>(boxes_[box_].dims - 1); }
-  void enter() {
-    while (!done() && boxes_[box_].bytes() == 0) ++box_;
-    if (done()) return;
-    at_ = boxes_[box_].base;
-    left_ = boxes_[box_].run;
-  }
-
-  std::span<const Strided> boxes_;
-  size_t box_ = 0;
-  std::byte* at_ = nullptr;
-  int64_t left_ = 0;
-  std::array<int64_t, kMaxDims> index_{};
-};
-
 template <size_t kRun>
 void copy_short_rows(std::byte* to, int64_t to_stride, const std::byte* from, int64_t from_stride,
                      int64_t rows) {
@@ -152,8 +92,53 @@ Strided resolve(const Shard& area, const Box& box, Dtype dtype, std::byte* base)
   return out;
 }
 
+int32_t Cursor::last() const { return boxes_[box_].dims - 1; }
+
+int64_t Cursor::rows() const {
+  return last() < 0 ? 1 : boxes_[box_].count[last()] - index_[static_cast<size_t>(last())];
+}
+
+int64_t Cursor::row_stride() const { return last() < 0 ? 0 : boxes_[box_].stride[last()]; }
+
+void Cursor::pass_bytes(int64_t bytes) {
+  at_ += bytes;
+  left_ -= bytes;
+  if (left_ == 0) {
+    at_ -= run();
+    pass_rows(1);
+  }
+}
+
+void Cursor::pass_rows(int64_t rows) {
+  const Strided& box = boxes_[box_];
+  left_ = box.run;
+  for (int32_t d = box.dims - 1; d >= 0; --d) {
+    const size_t dim = static_cast<size_t>(d);
+    index_[dim] += rows;
+    at_ += rows * box.stride[dim];
+    if (index_[dim] < box.count[dim]) return;
+    at_ -= box.count[dim] * box.stride[dim];
+    index_[dim] = 0;
+    rows = 1;
+  }
+  ++box_;
+  enter();
+}
+
+void Cursor::enter() {
+  while (!done() && boxes_[box_].bytes() == 0) ++box_;
+  if (done()) return;
+  at_ = boxes_[box_].base;
+  left_ = boxes_[box_].run;
+}
+
 void copy_strided(std::span<const Strided> to, std::span<const Strided> from) {
   Cursor out(to), in(from);
+  copy_strided(out, in);
+  REFIT_CHECK(out.done() && in.done());
+}
+
+void copy_strided(Cursor& out, Cursor& in) {
   while (!out.done() && !in.done()) {
     const bool out_starts = out.at_run_start(), in_starts = in.at_run_start();
     if (out_starts && in_starts && out.run() == in.run()) {
@@ -179,7 +164,20 @@ void copy_strided(std::span<const Strided> to, std::span<const Strided> from) {
       in.pass_bytes(bytes);
     }
   }
-  REFIT_CHECK(out.done() && in.done());
+}
+
+void pack(Cursor& from, std::byte* to, int64_t bytes) {
+  const Strided block{.base = to, .run = bytes};
+  Cursor out({&block, 1});
+  copy_strided(out, from);
+  REFIT_CHECK(out.done());
+}
+
+void unpack(Cursor& to, const std::byte* from, int64_t bytes) {
+  const Strided block{.base = const_cast<std::byte*>(from), .run = bytes};  // only read
+  Cursor in({&block, 1});
+  copy_strided(to, in);
+  REFIT_CHECK(in.done());
 }
 
 }  // namespace refit

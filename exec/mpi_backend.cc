@@ -1,0 +1,432 @@
+#include "exec/mpi_backend.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <list>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "exec/machine.h"
+#include "exec/strided.h"
+
+namespace refit {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kFragment = int64_t{1} << 20;  // large enough for full rate, small enough to pack
+constexpr int kWindow = 4;                       // fragments of a message in flight
+constexpr int kOpenTag = 0;                      // steps are tagged from 1 on
+
+void check_mpi(int code, const std::string& what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(fmt::format("{}: MPI: {}", what, std::string(text, static_cast<size_t>(length))),
+              ErrorKind::kWork);
+}
+
+/// A part of a message that MPI has.
+struct Fragment {
+  std::byte* at = nullptr;  // in place, or in `block`
+  std::vector<std::byte> block;
+  int64_t bytes = 0;
+  bool done = false;
+};
+
+/// One message under way.
+struct Flow {
+  Flow(const Part& the_part, const Group& the_group, bool sends)
+      : part(&the_part), group(&the_group), send(sends), cursor(the_part.boxes) {
+    const bool one_block = part->boxes.size() == 1 && part->boxes[0].dims == 0;
+    in_place = one_block ? part->boxes[0].base : nullptr;
+  }
+
+  const Part* part;
+  const Group* group;
+  bool send;
+  std::byte* in_place;           // null: packed
+  Cursor cursor;                 // what is packed or unpacked next
+  int64_t posted = 0, done = 0;  // bytes
+  std::deque<Fragment> window;   // in the order of the message
+};
+
+/// The channel's group that runs.
+struct Running {
+  const Group* group = nullptr;
+  size_t left = 0;  // messages
+};
+
+/// Pauses that grow while nothing happens: ranks may outnumber cores.
+class Idle {
+ public:
+  explicit Idle(bool may_spin) : spins_(may_spin ? 2000 : 0) {}
+  void reset() { count_ = 0; }
+  void pause() {
+    if (count_++ < spins_) return;
+    const int doublings = std::min((count_ - spins_) / 4, 4);
+    std::this_thread::sleep_for(std::chrono::microseconds(25 << doublings));  // up to 400 us
+  }
+
+ private:
+  int spins_;
+  int count_ = 0;
+};
+
+std::string step_name(int32_t rank, const Group& group) {
+  return fmt::format("rank {}, channel {}, step {}", rank, group.channel, group.step);
+}
+
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend(Control& control, MPI_Comm world, int32_t channels, bool may_spin);
+  ~MpiBackend() override;
+
+  std::string name() const override { return "mpi"; }
+  int32_t rank() const override { return rank_; }
+  int32_t world() const override { return size_; }
+  std::byte* allocate(int64_t bytes) override { return memory_.emplace_back(bytes).data(); }
+  void connect(std::span<const int32_t> peers) override;
+  void post(const Group& group) override;
+  int32_t wait_any() override;
+  void barrier() override { control_.barrier(); }
+  void abort(const std::string& reason) override { control_.abort(reason); }
+
+ private:
+  using Flows = std::list<Flow>;
+  struct Request {
+    Flows::iterator flow;
+    Fragment* fragment;
+  };
+  struct Copy {
+    const Part *to, *from;
+    int32_t channel;
+  };
+
+  void fill_window(Flows::iterator flow);
+  bool poll();
+  void advance(Flows::iterator flow);
+  void end_message(int32_t channel);
+  int tag(const Group& group) const { return 1 + group.step % highest_tag_; }
+  std::string describe_stall() const;
+
+  Control& control_;
+  int32_t rank_ = 0, size_ = 0;
+  int highest_tag_ = 0;
+  std::vector<MPI_Comm> comms_;  // by channel
+  std::vector<Mapping> memory_;
+  Idle idle_;
+
+  std::vector<Running> running_;  // by channel
+  Flows flows_;
+  std::deque<Copy> copies_;
+  std::deque<int32_t> ended_;                   // channels whose group has ended
+  std::vector<std::vector<std::byte>> blocks_;  // to be used again
+  std::vector<MPI_Request> requests_;
+  std::vector<Request> request_of_;  // beside requests_
+};
+
+MpiBackend::MpiBackend(Control& control, MPI_Comm world, int32_t channels, bool may_spin)
+    : control_(control), idle_(may_spin), running_(static_cast<size_t>(channels)) {
+  MPI_Comm_rank(world, &rank_);
+  MPI_Comm_size(world, &size_);
+  for (int32_t channel = 0; channel < channels; ++channel) {
+    MPI_Comm comm = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_dup(world, &comm), fmt::format("rank {}, channel {}", rank_, channel));
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    comms_.push_back(comm);
+  }
+  int* bound = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
+  highest_tag_ = found != 0 ? *bound - 1 : 32766;  // what MPI promises at least
+}
+
+MpiBackend::~MpiBackend() {
+  if (control_.failed()) return;  // a call into MPI might not return
+  for (MPI_Comm& comm : comms_) MPI_Comm_free(&comm);
+}
+
+void MpiBackend::connect(std::span<const int32_t> peers) {
+  if (comms_.empty()) return;
+  std::vector<MPI_Request> requests;
+  for (const int32_t peer : peers) {
+    if (peer == rank_) continue;
+    const std::string what = fmt::format("rank {}, connection with rank {}", rank_, peer);
+    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kOpenTag, comms_[0], &requests.emplace_back()),
+              what);
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, peer, kOpenTag, comms_[0], &requests.emplace_back()),
+              what);
+  }
+  for (int done = 0; done == 0;) {
+    control_.check();
+    check_mpi(
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        fmt::format("rank {}, connections", rank_));
+    if (done == 0) idle_.pause();
+  }
+  idle_.reset();
+}
+
+void MpiBackend::post(const Group& group) {
+  Running& running = running_[static_cast<size_t>(group.channel)];
+  REFIT_CHECK(running.left == 0);
+  running = {&group, group.sends.size() + group.recvs.size()};
+  const Part* copied = nullptr;
+  for (const bool send : {false, true}) {  // receives first: nothing arrives unexpected
+    for (const Part& part : send ? group.sends : group.recvs) {
+      if (part.peer != rank_) {
+        fill_window(flows_.emplace(flows_.end(), part, group, send));
+      } else if (send) {
+        REFIT_CHECK(copied != nullptr && copied->bytes == part.bytes);
+        copies_.push_back({copied, &part, group.channel});
+      } else {
+        copied = &part;
+      }
+    }
+  }
+  if (running.left == 0) ended_.push_back(group.channel);
+}
+
+/// Gives MPI as much of the message as it may have.
+void MpiBackend::fill_window(Flows::iterator flow) {
+  while (flow->posted < flow->part->bytes && std::ssize(flow->window) < kWindow) {
+    Fragment& fragment = flow->window.emplace_back();
+    fragment.bytes = std::min(kFragment, flow->part->bytes - flow->posted);
+    if (flow->in_place != nullptr) {
+      fragment.at = flow->in_place + flow->posted;
+    } else {
+      if (!blocks_.empty()) {
+        fragment.block = std::move(blocks_.back());
+        blocks_.pop_back();
+      }
+      if (std::ssize(fragment.block) < fragment.bytes) {
+        fragment.block.resize(static_cast<size_t>(fragment.bytes));
+      }
+      fragment.at = fragment.block.data();
+      if (flow->send) pack(flow->cursor, fragment.at, fragment.bytes);
+    }
+    flow->posted += fragment.bytes;
+    const MPI_Comm comm = comms_[static_cast<size_t>(flow->group->channel)];
+    const int bytes = static_cast<int>(fragment.bytes), peer = flow->part->peer;
+    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+    request_of_.push_back({flow, &fragment});
+    const int code =
+        flow->send
+            ? MPI_Isend(fragment.at, bytes, MPI_BYTE, peer, tag(*flow->group), comm, &request)
+            : MPI_Irecv(fragment.at, bytes, MPI_BYTE, peer, tag(*flow->group), comm, &request);
+    check_mpi(code, fmt::format("{}: rank {}", step_name(rank_, *flow->group), peer));
+  }
+}
+
+int32_t MpiBackend::wait_any() {
+  auto moved_at = Clock::now();
+  int64_t progress = control_.progress();
+  int polls = 0;
+  while (true) {
+    control_.check();
+    if (!ended_.empty()) {
+      const int32_t channel = ended_.front();
+      ended_.pop_front();
+      return channel;
+    }
+    if (poll()) {
+      idle_.reset();
+      polls = 0;
+      continue;
+    }
+    if (!copies_.empty()) {
+      const Copy copy = copies_.front();
+      copies_.pop_front();
+      copy_strided(copy.to->boxes, copy.from->boxes);
+      control_.add_progress(copy.to->bytes);
+      end_message(copy.channel);
+      end_message(copy.channel);
+      continue;
+    }
+    idle_.pause();
+    if (++polls % 64 != 0) continue;
+    const int64_t now = control_.progress();
+    if (now != progress) {
+      progress = now;
+      moved_at = Clock::now();
+    } else if (Clock::now() - moved_at >
+               std::chrono::duration<double>(control_.timeout_s() + control_.delay_s())) {
+      throw Error(describe_stall(), ErrorKind::kWork);
+    }
+  }
+}
+
+/// Takes what MPI has finished. False when that is nothing.
+bool MpiBackend::poll() {
+  if (requests_.empty()) return false;
+  std::vector<int> indices(requests_.size());
+  std::vector<MPI_Status> statuses(requests_.size());
+  int count = 0;
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
+                                indices.data(), statuses.data());
+  if (code != MPI_ERR_IN_STATUS) check_mpi(code, fmt::format("rank {}", rank_));
+  if (count == MPI_UNDEFINED || count == 0) return false;
+  std::vector<Flows::iterator> flows;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const Request& request = request_of_[static_cast<size_t>(indices[i])];
+    const Flow& flow = *request.flow;
+    const std::string at = step_name(rank_, *flow.group);
+    if (code == MPI_ERR_IN_STATUS) {
+      check_mpi(statuses[i].MPI_ERROR, fmt::format("{}: rank {}", at, flow.part->peer));
+    }
+    int bytes = 0;
+    MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+    if (!flow.send && bytes != request.fragment->bytes) {
+      throw Error(fmt::format("{}: rank {} sends {} bytes, expected {}", at, flow.part->peer, bytes,
+                              request.fragment->bytes),
+                  ErrorKind::kWork);
+    }
+    request.fragment->done = true;
+    if (std::find(flows.begin(), flows.end(), request.flow) == flows.end()) {
+      flows.push_back(request.flow);
+    }
+  }
+  std::sort(indices.begin(), indices.begin() + count, std::greater<>());
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const size_t index = static_cast<size_t>(indices[i]);
+    requests_[index] = requests_.back();
+    request_of_[index] = request_of_.back();
+    requests_.pop_back();
+    request_of_.pop_back();
+  }
+  for (const Flows::iterator flow : flows) advance(flow);
+  return true;
+}
+
+void MpiBackend::advance(Flows::iterator flow) {
+  while (!flow->window.empty() && flow->window.front().done) {
+    Fragment& fragment = flow->window.front();
+    if (flow->in_place == nullptr) {
+      if (!flow->send) unpack(flow->cursor, fragment.at, fragment.bytes);
+      blocks_.push_back(std::move(fragment.block));
+    }
+    flow->done += fragment.bytes;
+    control_.add_progress(fragment.bytes);
+    flow->window.pop_front();
+    fill_window(flow);
+  }
+  if (flow->done < flow->part->bytes) return;
+  end_message(flow->group->channel);
+  flows_.erase(flow);
+}
+
+void MpiBackend::end_message(int32_t channel) {
+  Running& running = running_[static_cast<size_t>(channel)];
+  if (--running.left == 0) ended_.push_back(channel);
+}
+
+std::string MpiBackend::describe_stall() const {
+  std::string text =
+      fmt::format("rank {}: no progress for {}", rank_, print_time(control_.timeout_s()));
+  for (const Running& running : running_) {
+    if (running.left == 0) continue;
+    const Group& group = *running.group;
+    text += fmt::format("; channel {}, step {} waits", group.channel, group.step);
+    for (const Flow& flow : flows_) {
+      if (flow.group != &group) continue;
+      const int32_t peer = flow.part->peer;
+      text += flow.send ? fmt::format(" for rank {} to receive,", peer)
+                        : fmt::format(" for data from rank {},", peer);
+    }
+    text.pop_back();
+  }
+  return text;
+}
+
+}  // namespace
+
+struct MpiWorld::State {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int32_t rank = 0, world = 0;
+  bool may_spin = false;
+  std::unique_ptr<ControlListener> listener;
+  std::unique_ptr<Control> control;
+  std::unique_ptr<Backend> backend;
+};
+
+MpiWorld::MpiWorld(const std::vector<int32_t>& process_of, double timeout_s)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  int level = 0, process = 0, processes = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &process);
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  int32_t rank = process;
+  if (!process_of.empty()) {
+    std::vector<int32_t> rank_of(static_cast<size_t>(processes), -1);
+    for (size_t r = 0; r < process_of.size(); ++r) {
+      const int32_t at = process_of[r];
+      if (at < 0 || at >= processes || rank_of[static_cast<size_t>(at)] >= 0 ||
+          std::ssize(process_of) != processes) {
+        fail(fmt::format("--rank-map: rank {}", r), fmt::format("process {}", at),
+             fmt::format("each of the processes 0..{} once", processes - 1));
+      }
+      rank_of[static_cast<size_t>(at)] = static_cast<int32_t>(r);
+    }
+    rank = rank_of[static_cast<size_t>(process)];
+  }
+  MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &state.comm);
+  MPI_Comm_set_errhandler(state.comm, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(state.comm, &state.rank);
+  MPI_Comm_size(state.comm, &state.world);
+
+  MPI_Comm local = MPI_COMM_NULL;
+  MPI_Comm_split_type(state.comm, MPI_COMM_TYPE_SHARED, state.rank, MPI_INFO_NULL, &local);
+  int neighbours = 0;
+  MPI_Comm_size(local, &neighbours);
+  MPI_Comm_free(&local);
+  state.may_spin = neighbours <= core_count();
+
+  std::array<char, 4096> address{};
+  if (state.rank == 0) {
+    state.listener = std::make_unique<ControlListener>();
+    state.listener->address().copy(address.data(), address.size() - 1);
+  }
+  check_mpi(MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_CHAR, 0, state.comm),
+            "address of rank 0");
+  state.control =
+      state.rank == 0
+          ? std::make_unique<Control>(0, state.world, *state.listener, timeout_s)
+          : std::make_unique<Control>(state.rank, state.world, address.data(), timeout_s);
+}
+
+MpiWorld::~MpiWorld() {
+  State& state = *state_;
+  state.backend.reset();
+  const bool failed = state.control->failed();
+  if (!failed) {
+    MPI_Comm_free(&state.comm);
+    MPI_Finalize();  // before the control connections: a rank that ends early is not missed
+  }
+}
+
+int32_t MpiWorld::rank() const { return state_->rank; }
+int32_t MpiWorld::world() const { return state_->world; }
+Control& MpiWorld::control() { return *state_->control; }
+
+Backend& MpiWorld::open_backend(int32_t channels) {
+  REFIT_CHECK(state_->backend == nullptr);
+  state_->backend =
+      std::make_unique<MpiBackend>(*state_->control, state_->comm, channels, state_->may_spin);
+  return *state_->backend;
+}
+
+}  // namespace refit

@@ -1,0 +1,61 @@
+#include "exec/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+
+namespace refit {
+
+namespace {
+
+using Name = std::function<const std::string&(size_t)>;
+
+void compare(const std::string& what, size_t ranks, const Name& planned, const Name& found) {
+  std::map<std::string, size_t> of_planned, of_found;  // first rank of each class
+  for (size_t r = 0; r < ranks; ++r) {
+    if (planned(r).empty()) continue;
+    const size_t mate = of_planned.emplace(planned(r), r).first->second;
+    if (found(mate) != found(r)) {
+      fail(fmt::format("{} of ranks {} and {}", what, mate, r),
+           fmt::format("{} and {}", quote(found(mate)), quote(found(r))),
+           fmt::format("one: the plan has both on {}", quote(planned(r))));
+    }
+    const size_t other = of_found.emplace(found(r), r).first->second;
+    if (planned(other) != planned(r)) {
+      fail(fmt::format("{} of ranks {} and {}", what, other, r),
+           fmt::format("{} for both", quote(found(r))),
+           fmt::format("two: the plan has them on {} and {}", quote(planned(other)),
+                       quote(planned(r))));
+    }
+  }
+}
+
+}  // namespace
+
+bool check_placement(const Plan& plan, const std::vector<Whereabouts>& found) {
+  REFIT_CHECK(found.size() == plan.ranks.size());
+  const bool one_host = std::all_of(found.begin(), found.end(), [&](const Whereabouts& where) {
+    return where.host == found[0].host;
+  });
+  const bool one_node =
+      std::all_of(plan.ranks.begin(), plan.ranks.end(),
+                  [&](const PlanRank& rank) { return rank.node == plan.ranks[0].node; });
+  if (one_host && !one_node) return true;
+  const auto of_plan = [&](std::string PlanRank::*name) {
+    return [&plan, name](size_t r) -> const std::string& { return plan.ranks[r].*name; };
+  };
+  const auto of_found = [&](std::string Whereabouts::*name) {
+    return [&found, name](size_t r) -> const std::string& { return found[r].*name; };
+  };
+  compare("node", found.size(), of_plan(&PlanRank::node), of_found(&Whereabouts::host));
+  compare("NVLink domain", found.size(), of_plan(&PlanRank::nvlink_domain),
+          of_found(&Whereabouts::nvlink_domain));
+  return false;
+}
+
+}  // namespace refit

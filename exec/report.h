@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "exec/replay.h"
+#include "plans/plan_io.h"
+
+namespace refit {
+
+/// What `refit-exec` says after a replay.
+struct Outcome {
+  std::string backend;
+  LoadedPlan loaded;
+  ReplayReport report;
+  int cores = 0;           // of this host
+  int32_t hosts = 1;       // that the ranks ran on
+  double memcpy_rate = 0;  // bytes/s on all cores; 0: not measured
+  bool verified = false;
+
+  double rate() const;
+};
+
+/// For people.
+std::string report_text(const Outcome& outcome);
+
+/// For programs; docs/executor.md describes it.
+std::string report_json(const Outcome& outcome, const std::string& build_type);
+
+/// A rank's part as text, and back.
+std::string write_rank_report(const RankReport& report);
+RankReport read_rank_report(const std::string& text);
+
+}  // namespace refit
