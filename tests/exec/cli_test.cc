@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -92,6 +93,23 @@ TEST_F(RefitExec, WritesJson) {
   EXPECT_EQ(json.at("ranks")[1].at("bytes_received"), 1024);
   EXPECT_EQ(json.at("ranks")[1].at("bytes_copied"), 1024);
   EXPECT_EQ(json.at("ranks")[1].at("staging_bytes"), 0);
+  // Rank 0 sends to ranks 1, 2 and 3 in one step; rank 3 receives from ranks 0 and 1.
+  const auto& fields = json.at("step_fields");
+  ASSERT_EQ(json.at("ranks")[0].at("steps").size(), 1U);
+  const auto& step = json.at("ranks")[0].at("steps")[0];
+  ASSERT_EQ(step.size(), fields.size());
+  std::map<std::string, double> of_step;
+  for (size_t i = 0; i < fields.size(); ++i) of_step[fields[i]] = step[i];
+  EXPECT_EQ(of_step.at("sends"), 3);
+  EXPECT_EQ(of_step.at("recvs"), 0);
+  EXPECT_EQ(of_step.at("bytes_sent"), 3 * 32 * 16 * 2);
+  EXPECT_LE(of_step.at("begin_s"), of_step.at("end_s"));
+  int64_t to_3 = 0;
+  for (const auto& peer : json.at("peers")) {
+    if (peer.at("to") == 3) to_3 += peer.at("bytes").get<int64_t>();
+  }
+  EXPECT_EQ(to_3, 64 * 16 * 2);
+  EXPECT_EQ(json.at("channels").size(), 2U);
 }
 
 TEST_F(RefitExec, JsonOnStdoutIsAlone) {
@@ -129,7 +147,9 @@ TEST_F(RefitExec, RefusesBadUsage) {
   const std::string good = path("good.plan");
   const std::pair<std::string, std::string> cases[] = {
       {"", "PLAN"},
+#ifndef REFIT_HAVE_MPI
       {good + " --backend mpi", "this build has no mpi backend; it has: host"},
+#endif
       {good + " --backend nccl", "this build has no nccl backend; it has: host"},
       {good + " --backend gpu", "--backend"},
       {good + " --rank-map map.txt", "--rank-map"},

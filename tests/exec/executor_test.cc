@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <mutex>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -315,6 +318,133 @@ TEST(Replay, TooBigForTheMemoryIsRefusedBeforeAnythingRuns) {
     EXPECT_EQ(error.kind(), ErrorKind::kInput);
     expect_parts(error.what(), {"memory", "needed", "available"});
   }
+}
+
+// ---------------------------------------------------------------------------------------- hooks
+
+/// What happened on the ranks, in order. Ranks are threads.
+class Journal {
+ public:
+  void add(int32_t rank, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(std::to_string(rank) + " " + what);
+  }
+  std::vector<std::string> of(int32_t rank) const {
+    std::vector<std::string> some;
+    for (const std::string& line : lines_) {
+      if (line.starts_with(std::to_string(rank) + " ")) some.push_back(line.substr(2));
+    }
+    return some;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+/// One rank's part of a refit of its own buffers, with hooks that write into the journal.
+struct Engine {
+  Executor::Buffers buffers;
+  Weights weights;
+
+  void refit(const Plan& plan, Backend& backend, Journal& journal, bool broken = false) {
+    const int32_t rank = backend.rank();
+    if (buffers.gen.empty()) buffers = allocate_buffers(plan, backend);
+    Hooks hooks;
+    hooks.before_write = [&journal, rank] { journal.add(rank, "before_write"); };
+    hooks.finalize = [&, rank](std::span<const int32_t> tensors) {
+      if (broken) throw std::runtime_error("no room for the fused weights");
+      for (const int32_t t : tensors) journal.add(rank, plan.tensors[static_cast<size_t>(t)].name);
+    };
+    hooks.after_commit = [&journal, rank](int64_t version) {
+      journal.add(rank, "version " + std::to_string(version));
+    };
+    Executor executor(plan, backend, buffers, hooks, &weights);
+    executor.run();
+  }
+};
+
+/// Rank 0 trains; ranks 1 and 2 each have half of `a`, rank 2 alone has `b`.
+Plan one_to_two() {
+  PlanMaker maker(3, 1);
+  const Dims shape{4, 4};
+  maker.add_tensor("a", shape, Dtype::kBf16, replicate(shape, 0, 1), split(shape, 0, 1, 2));
+  maker.add_tensor("b", shape, Dtype::kBf16, replicate(shape, 0, 1), replicate(shape, 2, 1));
+  maker.add_direct_transfers();
+  return maker.finish();
+}
+
+TEST(Hooks, RunOnceOnReceiversInOrder) {
+  const Plan plan = one_to_two();
+  Journal journal;
+  HostWorld world(3, 30);
+  world.run([&](Backend& backend) {
+    Engine engine;
+    engine.refit(plan, backend, journal);
+    engine.refit(plan, backend, journal);
+    EXPECT_EQ(engine.weights.version, 2);
+    EXPECT_FALSE(engine.weights.torn);
+  });
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(journal.of(0), Lines{});  // receives nothing
+  EXPECT_EQ(journal.of(1),
+            (Lines{"before_write", "a", "version 1", "before_write", "a", "version 2"}));
+  EXPECT_EQ(journal.of(2),
+            (Lines{"before_write", "a", "b", "version 1", "before_write", "a", "b", "version 2"}));
+}
+
+TEST(Hooks, OneFinalizeFailsNobodyCommitsAndARetryDoes) {
+  const Plan plan = one_to_two();
+  Journal journal;
+  std::vector<Engine> engines(3);
+  const auto attempt = [&](int32_t broken) {
+    HostWorld world(3, 30);
+    for (Engine& engine : engines) engine.buffers = {};  // memory belongs to the world
+    world.run([&](Backend& backend) {
+      const auto rank = static_cast<size_t>(backend.rank());
+      engines[rank].refit(plan, backend, journal, backend.rank() == broken);
+    });
+  };
+  attempt(-1);
+  try {
+    attempt(2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kWork);
+    expect_parts(error.what(), {"rank 2, hook finalize, nothing is committed", "no room"});
+  }
+  EXPECT_EQ(engines[0].weights.version, 1);
+  EXPECT_FALSE(engines[0].weights.torn);  // holds nothing that could be torn
+  for (const size_t rank : {1U, 2U}) {
+    EXPECT_EQ(engines[rank].weights.version, 1) << "rank " << rank;
+    EXPECT_TRUE(engines[rank].weights.torn) << "rank " << rank;
+  }
+  attempt(-1);
+  for (const Engine& engine : engines) {
+    EXPECT_EQ(engine.weights.version, 2);
+    EXPECT_FALSE(engine.weights.torn);
+  }
+}
+
+TEST(Hooks, StepTimesAreInOrder) {
+  const Plan plan = relay(4);
+  HostWorld world(3, 30);
+  world.run([&](Backend& backend) {
+    const Executor::Buffers buffers = allocate_buffers(plan, backend);
+    Executor executor(plan, backend, buffers);
+    const ReplayTimes times = executor.run();
+    const auto steps = executor.step_times();
+    ASSERT_EQ(steps.size(), plan.programs[static_cast<size_t>(backend.rank())].steps.size());
+    for (const StepTimes& step : steps) {
+      EXPECT_LE(0, step.begin_s);
+      EXPECT_LE(step.begin_s, step.end_s);
+      EXPECT_LE(step.end_s, times.refit_s);
+    }
+    if (backend.rank() != 1) return;
+    for (size_t chunk = 0; chunk < 4; ++chunk) {  // a forward begins when its chunk is there
+      EXPECT_LE(steps[chunk].end_s, steps[4 + chunk].begin_s);
+    }
+  });
 }
 
 TEST(Median, OddAndEven) {

@@ -209,6 +209,35 @@ TEST(CopyStrided, RandomCutsEqualByteLists) {
   }
 }
 
+TEST(Pack, FragmentByFragmentEqualsTheWhole) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    const int64_t bytes = std::uniform_int_distribution<int64_t>(0, 3000)(random);
+    std::vector<std::byte> source, target;
+    const std::vector<Strided> from = random_boxes(bytes, random, source);
+    const std::vector<Strided> to = random_boxes(bytes, random, target);
+    for (std::byte& byte : source) byte = std::byte(random());
+    std::vector<std::byte> expected = target;
+    std::vector<const std::byte*> in, out;
+    for (const Strided& box : from) std::ranges::copy(addresses(box), std::back_inserter(in));
+    for (const Strided& box : to) std::ranges::copy(addresses(box), std::back_inserter(out));
+    for (size_t i = 0; i < in.size(); ++i) {
+      expected[static_cast<size_t>(out[i] - target.data())] = *in[i];
+    }
+    Cursor reader(from), writer(to);
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t next =
+          std::uniform_int_distribution<int64_t>(1, std::min<int64_t>(bytes - done, 500))(random);
+      std::vector<std::byte> fragment(static_cast<size_t>(next));
+      pack(reader, fragment.data(), next);
+      unpack(writer, fragment.data(), next);
+      done += next;
+    }
+    EXPECT_TRUE(reader.done() && writer.done());
+    ASSERT_EQ(target, expected) << round;
+  }
+}
+
 TEST(CopyStridedDeathTest, UnequalLengthsAreABug) {
   std::vector<std::byte> memory(8);
   Strided four{memory.data(), 4};

@@ -1,0 +1,166 @@
+#include "exec/control.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace refit {
+namespace {
+
+/// Runs `body` once per rank, each in a thread with connections of its own.
+void run_world(int32_t world, double timeout_s,
+               const std::function<void(int32_t, Control&)>& body) {
+  const ControlListener listener;
+  std::vector<std::jthread> threads;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      if (rank == 0) {
+        Control control(0, world, listener, timeout_s);
+        body(rank, control);
+      } else {
+        Control control(rank, world, listener.address(), timeout_s);
+        body(rank, control);
+      }
+    });
+  }
+}
+
+std::string reason_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Control, BarriersHoldEveryone) {
+  constexpr int32_t kRanks = 12;
+  std::atomic<int> arrived = 0;
+  run_world(kRanks, 30, [&](int32_t, Control& control) {
+    for (int round = 1; round <= 50; ++round) {
+      ++arrived;
+      control.barrier();
+      EXPECT_EQ(arrived, round * kRanks);
+      control.barrier();
+    }
+  });
+}
+
+TEST(Control, ARankAloneIsAWorld) {
+  run_world(1, 30, [](int32_t, Control& control) {
+    control.barrier();
+    EXPECT_EQ(control.gather("mine"), std::vector<std::string>{"mine"});
+  });
+}
+
+TEST(Control, GatherKeepsRanksAndRoundsApart) {
+  const std::string large(3 << 20, 'x');  // more than a socket takes at once
+  run_world(5, 30, [&](int32_t rank, Control& control) {
+    const auto first = control.gather("first of " + std::to_string(rank));
+    const auto second = control.gather(large + std::to_string(rank));
+    control.barrier();
+    if (rank > 0) {
+      EXPECT_TRUE(first.empty());
+      return;
+    }
+    for (size_t r = 0; r < 5; ++r) {
+      EXPECT_EQ(first.at(r), "first of " + std::to_string(r));
+      EXPECT_TRUE(second.at(r) == large + std::to_string(r)) << "rank " << r;
+    }
+  });
+}
+
+TEST(Control, OneAbortsAllGetItsReasonAndKind) {
+  for (const int32_t aborter : {0, 3}) {
+    std::atomic<int> told = 0;
+    run_world(6, 30, [&](int32_t rank, Control& control) {
+      control.barrier();
+      if (rank == aborter) {
+        control.abort("rank 3: out of ideas", ErrorKind::kInput);
+        return;
+      }
+      try {
+        control.barrier();
+      } catch (const Error& error) {
+        EXPECT_EQ(error.what(), std::string("rank 3: out of ideas"));
+        EXPECT_EQ(error.kind(), ErrorKind::kInput);
+        EXPECT_TRUE(control.failed());
+        EXPECT_THROW(control.check(), Error);
+        ++told;
+      }
+    });
+    EXPECT_EQ(told, 5);
+  }
+}
+
+TEST(Control, TheFirstReasonStands) {
+  run_world(3, 30, [&](int32_t rank, Control& control) {
+    if (rank == 2) control.abort("rank 2: first");
+    EXPECT_EQ(reason_of([&] { control.barrier(); }), "rank 2: first");
+    control.abort("rank " + std::to_string(rank) + ": later");
+    EXPECT_EQ(reason_of([&] { control.check(); }), "rank 2: first");
+  });
+}
+
+TEST(Control, LeavingIsNoFailure) {
+  run_world(4, 30, [&](int32_t rank, Control& control) {
+    control.barrier();
+    if (rank == 1) return;  // its connection closes while the others still work
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_FALSE(control.failed());
+  });
+}
+
+TEST(Control, WhoDoesNotComeIsNamed) {
+  const ControlListener listener;
+  const auto rank_1 = std::async(std::launch::async, [&] {
+    return reason_of([&] { Control(1, 3, listener.address(), 0.5).barrier(); });
+  });
+  EXPECT_EQ(reason_of([&] { Control(0, 3, listener, 0.5); }), "rank 2: has not come within 500 ms");
+}
+
+TEST(Control, StrangersAreTurnedAway) {
+  const ControlListener listener, other;
+  // Right port, wrong key: as if another job had taken the port.
+  const std::string port = listener.address().substr(listener.address().find(' '));
+  const auto stranger = std::async(std::launch::async, [&] {
+    return reason_of([&] { Control(1, 2, std::to_string(other.key()) + port, 0.3); });
+  });
+  const auto rank_1 = std::async(std::launch::async, [&] {
+    return reason_of([&] { Control(1, 2, listener.address(), 30).barrier(); });
+  });
+  Control control(0, 2, listener, 30);
+  control.barrier();
+  EXPECT_NE(stranger.wait_for(std::chrono::seconds(0)), std::future_status::deferred);
+}
+
+TEST(Control, ProgressOfOneIsSeenByAll) {
+  run_world(3, 30, [&](int32_t rank, Control& control) {
+    const int64_t before = control.progress();
+    if (rank == 1) control.add_progress(7);
+    while (control.progress() == before) std::this_thread::yield();  // or the test times out
+    control.barrier();
+  });
+}
+
+TEST(Control, AHangIsReportedWhereNobodyLooks) {
+  std::atomic<int> told = 0;
+  run_world(3, 30, [&](int32_t rank, Control& control) {
+    std::promise<std::string> reported;
+    control.on_hang(0.05, [&](const std::string& reason) { reported.set_value(reason); });
+    if (rank == 1) control.abort("rank 1: broken");
+    EXPECT_EQ(reported.get_future().get(), "rank 1: broken");
+    ++told;
+  });
+  EXPECT_EQ(told, 3);
+}
+
+}  // namespace
+}  // namespace refit
