@@ -63,6 +63,56 @@ const TensorRows kMla = {
     {"self_attn.o_proj.weight", "hidden_size, num_attention_heads*v_head_dim", kRow},
     {"self_attn.o_proj.bias", "hidden_size", kReplicated, "attention_bias"}};
 
+// Sparse attention's index, which no framework cuts.
+const TensorRows kIndexer = {
+    {"self_attn.indexer.wq_b.weight", "index_n_heads*index_head_dim, q_lora_rank", kReplicated},
+    {"self_attn.indexer.wk.weight", "index_head_dim, hidden_size", kReplicated},
+    {"self_attn.indexer.k_norm.weight", "index_head_dim", kReplicated},
+    {"self_attn.indexer.k_norm.bias", "index_head_dim", kReplicated},
+    {"self_attn.indexer.weights_proj.weight", "index_n_heads, hidden_size", kReplicated}};
+
+// Qwen3-Next and Qwen3.5: every query head has a gate, which stands behind it.
+const TensorRows kGatedGqa = {
+    {"self_attn.q_proj.weight",
+     "num_attention_heads*head_dim+num_attention_heads*head_dim, hidden_size", kColumn, "full"},
+    {"self_attn.k_proj.weight", "num_key_value_heads*head_dim, hidden_size", kKvColumn, "full"},
+    {"self_attn.v_proj.weight", "num_key_value_heads*head_dim, hidden_size", kKvColumn, "full"},
+    {"self_attn.o_proj.weight", "hidden_size, num_attention_heads*head_dim", kRow, "full"},
+    {"self_attn.q_norm.weight", "head_dim", kReplicated, "full"},
+    {"self_attn.k_norm.weight", "head_dim", kReplicated, "full"}};
+
+// Gated delta net, a kind of linear attention: queries, keys and values stand one block after the
+// other in the convolution, and in Qwen3.5 in the projection too.
+const TensorRows kDeltaNet = {
+    {"linear_attn.conv1d.weight",
+     "linear_num_key_heads*linear_key_head_dim|linear_num_key_heads*linear_key_head_dim|"
+     "linear_num_value_heads*linear_value_head_dim, 1, linear_conv_kernel_dim",
+     kColumn, "linear"},
+    {"linear_attn.A_log", "linear_num_value_heads", kColumn, "linear"},
+    {"linear_attn.dt_bias", "linear_num_value_heads", kColumn, "linear"},
+    {"linear_attn.norm.weight", "linear_value_head_dim", kReplicated, "linear"},
+    {"linear_attn.out_proj.weight", "hidden_size, linear_num_value_heads*linear_value_head_dim",
+     kRow, "linear"}};
+
+// In one projection by key head: its query, its key, its values and their gates.
+const TensorRows kQwen3NextInputs = {
+    {"linear_attn.in_proj_qkvz.weight",
+     "linear_num_key_heads*linear_key_head_dim+linear_num_key_heads*linear_key_head_dim+"
+     "linear_num_value_heads*linear_value_head_dim+linear_num_value_heads*linear_value_head_dim, "
+     "hidden_size",
+     kColumn, "linear"},
+    {"linear_attn.in_proj_ba.weight", "linear_num_value_heads*2, hidden_size", kColumn, "linear"}};
+
+const TensorRows kQwen35Inputs = {
+    {"linear_attn.in_proj_qkv.weight",
+     "linear_num_key_heads*linear_key_head_dim|linear_num_key_heads*linear_key_head_dim|"
+     "linear_num_value_heads*linear_value_head_dim, hidden_size",
+     kColumn, "linear"},
+    {"linear_attn.in_proj_z.weight", "linear_num_value_heads*linear_value_head_dim, hidden_size",
+     kColumn, "linear"},
+    {"linear_attn.in_proj_b.weight", "linear_num_value_heads, hidden_size", kColumn, "linear"},
+    {"linear_attn.in_proj_a.weight", "linear_num_value_heads, hidden_size", kColumn, "linear"}};
+
 const TensorRows kMlp = {
     {"mlp.gate_proj.weight", "intermediate_size, hidden_size", kColumn, "dense", kFfn},
     {"mlp.up_proj.weight", "intermediate_size, hidden_size", kColumn, "dense", kFfn},
@@ -80,6 +130,38 @@ const TensorRows kQwenExperts = {
      "moe", kFfn},
     {"mlp.experts.down_proj.weight", "num_experts, hidden_size, moe_intermediate_size", kExpertRow,
      "moe", kFfn}};
+
+// All experts in one tensor, gates and ups one block after the other.
+const TensorRows kQwen35Experts = {
+    {"mlp.gate.weight", "num_experts, hidden_size", kReplicated, "moe"},
+    {"mlp.experts.gate_up_proj",
+     "num_experts, moe_intermediate_size|moe_intermediate_size, hidden_size", kExpertColumn, "moe",
+     kFfn},
+    {"mlp.experts.down_proj", "num_experts, hidden_size, moe_intermediate_size", kExpertRow, "moe",
+     kFfn}};
+
+const TensorRows kQwenSharedExpert = {
+    {"mlp.shared_expert.gate_proj.weight", "shared_expert_intermediate_size, hidden_size", kColumn,
+     "moe"},
+    {"mlp.shared_expert.up_proj.weight", "shared_expert_intermediate_size, hidden_size", kColumn,
+     "moe"},
+    {"mlp.shared_expert.down_proj.weight", "hidden_size, shared_expert_intermediate_size", kRow,
+     "moe"},
+    {"mlp.shared_expert_gate.weight", "1, hidden_size", kReplicated, "moe"}};
+
+// Input features come first, and output features alternate between gate and up, so that a cut
+// leaves pairs whole.
+const TensorRows kGptOss = {
+    {"self_attn.sinks", "num_attention_heads", kColumn},
+    {"mlp.router.weight", "num_local_experts, hidden_size", kReplicated},
+    {"mlp.router.bias", "num_local_experts", kReplicated},
+    {"mlp.experts.gate_up_proj", "num_local_experts, hidden_size, intermediate_size*2", kExpertRow,
+     "", kFfn},
+    {"mlp.experts.gate_up_proj_bias", "num_local_experts, intermediate_size*2", kExpertColumn, "",
+     kFfn},
+    {"mlp.experts.down_proj", "num_local_experts, intermediate_size, hidden_size", kExpertColumn,
+     "", kFfn},
+    {"mlp.experts.down_proj_bias", "num_local_experts, hidden_size", kExpertRow, "", kFfn}};
 
 const TensorRows kMixtralExperts = {
     {"block_sparse_moe.gate.weight", "num_local_experts, hidden_size", kReplicated, "moe"},
@@ -114,6 +196,17 @@ const TensorRows kDeepseekMtp = {{"embed_tokens.weight", "vocab_size, hidden_siz
                                  {"shared_head.norm.weight", "hidden_size", kReplicated},
                                  {"shared_head.head.weight", "vocab_size, hidden_size", kVocab}};
 
+// GLM's layer predicts with the embedding and the head of the model.
+const TensorRows kGlmMtp = {{"enorm.weight", "hidden_size", kReplicated},
+                            {"hnorm.weight", "hidden_size", kReplicated},
+                            {"eh_proj.weight", "hidden_size, 2*hidden_size", kReplicated},
+                            {"shared_head.norm.weight", "hidden_size", kReplicated}};
+
+const TensorRows kQwen35Mtp = {{"mtp.fc.weight", "hidden_size, 2*hidden_size", kReplicated},
+                               {"mtp.pre_fc_norm_embedding.weight", "hidden_size", kReplicated},
+                               {"mtp.pre_fc_norm_hidden.weight", "hidden_size", kReplicated},
+                               {"mtp.norm.weight", "hidden_size", kReplicated}};
+
 TensorRows join(std::initializer_list<TensorRows> parts) {
   TensorRows rows;
   for (const TensorRows& part : parts) rows.insert(rows.end(), part.begin(), part.end());
@@ -124,6 +217,16 @@ std::vector<Family> make_families() {
   const std::vector<std::pair<std::string_view, std::string_view>> gqa_defaults = {
       {"num_key_value_heads", "num_attention_heads"},
       {"head_dim", "hidden_size/num_attention_heads"}};
+  const MoeRule qwen_moe = {.experts = "num_experts",
+                            .first = "",
+                            .every = "decoder_sparse_step",
+                            .phase = 1,
+                            .dense = "mlp_only_layers"};
+  const MoeRule deepseek_moe = {.experts = "n_routed_experts",
+                                .first = "first_k_dense_replace",
+                                .every = "moe_layer_freq",
+                                .phase = 0,
+                                .dense = ""};
   return {
       {.name = "llama",
        .model_types = {"llama", "mistral"},
@@ -131,56 +234,91 @@ std::vector<Family> make_families() {
        .moe = {},
        .embedding = kEmbedding,
        .layer = join({kNorms, kGqa, kGqaBias, kMlp, kMlpBias}),
-       .head = kHead,
-       .mtp = {}},
+       .head = kHead},
       {.name = "qwen2",
        .model_types = {"qwen2"},
        .defaults = gqa_defaults,
        .moe = {},
        .embedding = kEmbedding,
        .layer = join({kNorms, kGqa, kQwen2Bias, kMlp}),
-       .head = kHead,
-       .mtp = {}},
+       .head = kHead},
       {.name = "qwen3",
        .model_types = {"qwen3"},
        .defaults = gqa_defaults,
        .moe = {},
        .embedding = kEmbedding,
        .layer = join({kNorms, kGqa, kGqaBias, kQkNorm, kMlp}),
-       .head = kHead,
-       .mtp = {}},
+       .head = kHead},
       {.name = "qwen3_moe",
        .model_types = {"qwen3_moe"},
        .defaults = gqa_defaults,
-       .moe = {.experts = "num_experts",
-               .first = "",
-               .every = "decoder_sparse_step",
-               .phase = 1,
-               .dense = "mlp_only_layers"},
+       .moe = qwen_moe,
        .embedding = kEmbedding,
        .layer = join({kNorms, kGqa, kGqaBias, kQkNorm, kMlp, kQwenExperts}),
-       .head = kHead,
-       .mtp = {}},
+       .head = kHead},
       {.name = "mixtral",
        .model_types = {"mixtral"},
        .defaults = gqa_defaults,
        .moe = {.experts = "num_local_experts", .first = "", .every = "", .phase = 0, .dense = ""},
        .embedding = kEmbedding,
        .layer = join({kNorms, kGqa, kMixtralExperts}),
-       .head = kHead,
-       .mtp = {}},
+       .head = kHead},
       {.name = "deepseek_v3",
        .model_types = {"deepseek_v3", "kimi_k2"},
        .defaults = {},
-       .moe = {.experts = "n_routed_experts",
-               .first = "first_k_dense_replace",
-               .every = "moe_layer_freq",
-               .phase = 0,
-               .dense = ""},
+       .moe = deepseek_moe,
        .embedding = kEmbedding,
        .layer = join({kNorms, kMla, kMlp, kDeepseekExperts}),
        .head = kHead,
        .mtp = kDeepseekMtp},
+      {.name = "deepseek_v32",
+       .model_types = {"deepseek_v32"},
+       .defaults = {},
+       .moe = deepseek_moe,
+       .embedding = kEmbedding,
+       .layer = join({kNorms, kMla, kIndexer, kMlp, kDeepseekExperts}),
+       .head = kHead,
+       .mtp = kDeepseekMtp},
+      {.name = "glm_moe_dsa",
+       .model_types = {"glm_moe_dsa"},
+       .defaults = {},
+       .moe = deepseek_moe,
+       .embedding = kEmbedding,
+       .layer = join({kNorms, kMla, kIndexer, kMlp, kDeepseekExperts}),
+       .head = kHead,
+       .mtp = kGlmMtp},
+      {.name = "qwen3_next",
+       .model_types = {"qwen3_next"},
+       .defaults = gqa_defaults,
+       .moe = qwen_moe,
+       .embedding = kEmbedding,
+       .layer = join(
+           {kNorms, kGatedGqa, kQwen3NextInputs, kDeltaNet, kMlp, kQwenExperts, kQwenSharedExpert}),
+       .head = kHead},
+      {.name = "qwen3_5",
+       .model_types = {"qwen3_5", "qwen3_5_text"},
+       .defaults = gqa_defaults,
+       .moe = {},
+       .embedding = kEmbedding,
+       .layer = join({kNorms, kGatedGqa, kQwen35Inputs, kDeltaNet, kMlp}),
+       .head = kHead,
+       .mtp_apart = kQwen35Mtp},
+      {.name = "qwen3_5_moe",
+       .model_types = {"qwen3_5_moe", "qwen3_5_moe_text"},
+       .defaults = gqa_defaults,
+       .moe = qwen_moe,
+       .embedding = kEmbedding,
+       .layer = join(
+           {kNorms, kGatedGqa, kQwen35Inputs, kDeltaNet, kMlp, kQwen35Experts, kQwenSharedExpert}),
+       .head = kHead,
+       .mtp_apart = kQwen35Mtp},
+      {.name = "gpt_oss",
+       .model_types = {"gpt_oss"},
+       .defaults = gqa_defaults,
+       .moe = {},
+       .embedding = kEmbedding,
+       .layer = join({kNorms, kGqa, kGqaBias, kGptOss}),
+       .head = kHead},
   };
 }
 

@@ -18,11 +18,14 @@ namespace refit {
 struct TensorRow {
   std::string_view
       name;  // of a layer's tensor: what follows "model.layers.N."; experts without their number
-  std::string_view shape;  // dimensions as sums of products of configuration keys and numbers:
-                           // "heads*dim, hidden_size"
+  // Dimensions as sums of products of configuration keys and numbers: "heads*dim, hidden_size". In
+  // the dimension that tensor parallelism cuts, "|" stands between blocks that are cut each on its
+  // own ("key_heads*dim|value_heads*dim"), and a first factor that ends in "_heads" counts what a
+  // cut may not go through.
+  std::string_view shape;
   Role role;
   std::string_view when = "";  // keys that have to be true or above 0 ("!key": false, 0 or absent);
-                               // "moe", "dense": kind of layer
+                               // "moe", "dense", "linear", "full": kind of layer
   bool ffn = false;
   bool fp32 = false;  // whatever the dtype of the weights
 };
@@ -49,9 +52,14 @@ struct Family {
   TensorRows embedding;  // before the layers
   TensorRows layer;      // names follow "model.layers.N."
   TensorRows head;       // after the layers
-  TensorRows mtp;        // more of a multi-token-prediction layer, which is a layer after the last;
-                         // empty: there is none
+  TensorRows mtp = {};   // more of a multi-token-prediction layer, which is like the last of the
+                         // others, and its number follows theirs
+  TensorRows mtp_apart = {};  // instead: outside such layers, which are "mtp.layers.N." then
 };
+
+/// How many multi-token-prediction layers there are: one of these keys.
+inline constexpr std::string_view kMtpCounts[] = {"num_nextn_predict_layers",
+                                                  "mtp_num_hidden_layers"};
 
 std::span<const Family> families();
 

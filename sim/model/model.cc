@@ -2,11 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 
+#include "base/document.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "sim/model/readers.h"
+#include "sim/model/recipe.h"
 
 namespace refit {
 namespace {
@@ -19,11 +23,37 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 struct Source {
   std::string path;
   enum class Kind { kText, kSafetensors, kIndex } kind = Kind::kText;
+  std::string index = {};  // of safetensors beside a config.json, whose names have to agree
 };
+
+/// The named model that a recipe's `policy.model_name` ("Qwen/Qwen3-4B-Base") means: variants of one
+/// network have the same tensors.
+std::string find_recipe_model(const Recipe& recipe) {
+  constexpr std::string_view kName = "policy.model_name", kOverrides = "policy.hf_config_overrides";
+  if (!recipe.is_empty(kOverrides)) {
+    fail(recipe.place(kOverrides), "another model than model_name says", "none");
+  }
+  const std::string full = recipe.text(kName, "");
+  std::string name = full.substr(full.rfind('/') + 1);
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const std::string_view suffix : {"", "-base", "-instruct"}) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string path = find_data_file("models", name.substr(0, name.size() - suffix.size()));
+    if (path.ends_with(".yaml")) return path;
+  }
+  fail(recipe.place(kName), quote(full),
+       "one of " + list_data_files("models") + "; else --model config.json");
+}
 
 Source find_source(const std::string& name_or_path) {
   using Kind = Source::Kind;
   std::error_code code;
+  if (fs::is_regular_file(name_or_path, code)) {
+    if (const auto recipe = Recipe::load(name_or_path)) {
+      return {find_recipe_model(*recipe), Kind::kText};
+    }
+  }
   if (const fs::path config = fs::path(name_or_path) / "config.json";
       !name_or_path.empty() && fs::exists(config, code)) {  // a checkpoint's folder
     return {config.string(), Kind::kText};
@@ -38,7 +68,7 @@ Source find_source(const std::string& name_or_path) {
   // An index has names and no shapes: they are in the config.json beside it, else in the headers of
   // its files.
   const fs::path config = fs::path(path).parent_path() / "config.json";
-  if (fs::exists(config, code)) return {config.string(), Kind::kText};
+  if (fs::exists(config, code)) return {config.string(), Kind::kText, path};
   return {path, Kind::kIndex};
 }
 
@@ -74,6 +104,24 @@ std::string model_name(const std::string& place) {
 
 }  // namespace
 
+int32_t tp_dimension(Role role) {
+  switch (role) {
+    case Role::kReplicated:
+      return -1;
+    case Role::kVocab:
+    case Role::kColumn:
+    case Role::kKvColumn:
+      return 0;
+    case Role::kRow:
+    case Role::kExpertColumn:
+      return 1;
+    case Role::kExpertRow:
+      return 2;
+  }
+  REFIT_CHECK(false);
+  return -1;
+}
+
 int64_t tensor_bytes(const Tensor& tensor) {
   return dtype_bytes(tensor.dtype, tensor.shape.product());
 }
@@ -106,7 +154,14 @@ std::string resolve_model(const std::string& name_or_path) {
 
 Model load_model(const std::string& name_or_path, const ModelOptions& options) {
   const Source source = find_source(name_or_path);
-  return parse_model(read_source(source), source.path, options);
+  const std::string text = read_source(source);
+  Model model = parse_model(text, source.path, options);
+  if (!source.index.empty()) {
+    ModelOptions with_mtp = options;
+    with_mtp.mtp = true;
+    check_index(load_document(source.index), parse_model(text, source.path, with_mtp));
+  }
+  return model;
 }
 
 Model parse_model(const std::string& text, const std::string& place, const ModelOptions& options) {
@@ -122,6 +177,8 @@ Model parse_model(const std::string& text, const std::string& place, const Model
          "the config.json of that checkpoint");
   } else if (root.find("model_type") != nullptr || root.find("text_config") != nullptr) {
     model = read_config(root, false, options);
+  } else if (root.find("default_tensors") != nullptr) {
+    model = read_m2n_layers(root, options);
   } else if (root.find("per_layer_params") != nullptr) {
     model = read_tensor_list(parse_document(list_refit_info(root), place, true), options);
   } else {

@@ -24,6 +24,13 @@ enum class Role : uint8_t {
 /// The block of the model in which a tensor lives: which pipeline stage holds it.
 enum class Block : uint8_t { kEmbedding, kLayer, kHead };
 
+/// A part of the dimension that tensor parallelism cuts, which is cut on its own.
+struct CutBlock {
+  int64_t extent = 0;
+  int32_t heads = 0;  // equal parts that no cut goes through; 0: a cut may go anywhere
+  bool operator==(const CutBlock&) const = default;
+};
+
 struct Tensor {
   // Experts of one projection and layer are one: "model.layers.3.mlp.experts.gate_proj.weight".
   std::string name;
@@ -33,6 +40,9 @@ struct Tensor {
   Block block = Block::kLayer;
   int32_t layer = -1;  // of Block::kLayer; multi-token-prediction layers are Block::kHead
   bool ffn = false;    // FFN or expert weight, no shared expert: the bulk of a refit in NeMo RL
+  // Of the dimension tp_dimension(role), one after the other; empty: one block, cut anywhere. Several
+  // where a projection is fused (Mamba-style), one where heads have to stay whole.
+  std::vector<CutBlock> blocks = {};
   bool operator==(const Tensor&) const = default;
 };
 
@@ -47,6 +57,9 @@ struct Model {
   bool operator==(const Model&) const = default;
 };
 
+/// The dimension that tensor parallelism cuts; -1 for none. Of experts, those of one projection.
+int32_t tp_dimension(Role role);
+
 int64_t tensor_bytes(const Tensor& tensor);
 int64_t model_bytes(const Model& model);
 
@@ -60,8 +73,10 @@ struct ModelOptions {
 };
 
 /// A named model of models/, a checkpoint's folder (its config.json), or a file: Hugging Face
-/// config.json, model.safetensors.index.json (with the config.json or the checkpoint's files beside
-/// it), .safetensors, NCCL M2N model JSON ({name: {shape, dtype}}), NeMo RL refit_info JSON.
+/// config.json, model.safetensors.index.json (with the config.json, whose tensors its names have to
+/// be, or the checkpoint's files beside it), .safetensors, NCCL M2N model JSON ({name: {shape,
+/// dtype}}) or layer JSON (num_layers, default_tensors), NeMo RL refit_info JSON, or a NeMo
+/// RL recipe, whose model_name means a named model.
 Model load_model(const std::string& name_or_path, const ModelOptions& options = {});
 
 /// The text from which parse_model gives the same model anywhere: what a plan keeps.

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -9,11 +10,13 @@
 #include "base/error.h"
 #include "sim/model/architecture.h"
 #include "sim/model/readers.h"
+#include "sim/model/shape.h"
 
 namespace refit {
 namespace {
 
 constexpr std::string_view kLayerPrefix = "model.layers.";
+constexpr std::string_view kMtpPrefix = "mtp.layers.";
 constexpr std::string_view kExperts = ".experts.";
 constexpr std::string_view kScale = "_scale_inv";
 
@@ -24,6 +27,7 @@ struct Name {
   std::string local;    // as in TensorRow: without layer, expert and scale
   std::string grouped;  // the whole name without the expert
   bool scale = false;   // the block scales of a quantised weight
+  bool mtp = false;     // "mtp.layers."
 };
 
 /// The number at the start of `text`, up to a '.', which is removed with it; nothing when there is
@@ -43,12 +47,15 @@ Name parse_name(const std::string& text) {
   Name name;
   std::string_view rest = text;
   std::string_view prefix;
-  if (rest.starts_with(kLayerPrefix)) {
-    std::string_view after = rest.substr(kLayerPrefix.size());
+  for (const std::string_view layers : {kLayerPrefix, kMtpPrefix}) {
+    if (!rest.starts_with(layers)) continue;
+    std::string_view after = rest.substr(layers.size());
     if (const auto layer = take_number(after)) {
       name.layer = *layer;
+      name.mtp = layers == kMtpPrefix;
       prefix = rest.substr(0, rest.size() - after.size());
       rest = after;
+      break;
     }
   }
   name.local = rest;
@@ -76,7 +83,7 @@ struct Entry {
   std::string place;
   const TensorRow* row = nullptr;  // null: unknown name
   Block block = Block::kLayer;
-  bool mtp_only = false;  // its name stands in the family's `mtp` rows
+  bool mtp_only = false;  // its name stands in the family's `mtp` or `mtp_apart` rows
 };
 
 const TensorRow* find_row(const TensorRows& rows, std::string_view name) {
@@ -89,6 +96,7 @@ bool look_up(const Family& family, Entry& entry) {
   const std::string_view local = entry.name.local;
   entry.row = nullptr;
   entry.mtp_only = false;
+  if (entry.name.mtp && family.mtp_apart.empty()) return false;
   if (entry.name.layer >= 0) {
     entry.block = Block::kLayer;
     entry.row = find_row(family.layer, local);
@@ -103,6 +111,10 @@ bool look_up(const Family& family, Entry& entry) {
   if (entry.row == nullptr) {
     entry.block = Block::kHead;
     entry.row = find_row(family.head, local);
+  }
+  if (entry.row == nullptr) {
+    entry.row = find_row(family.mtp_apart, local);
+    entry.mtp_only = entry.row != nullptr;
   }
   return entry.row != nullptr;
 }
@@ -202,7 +214,8 @@ Tensor make_tensor(const Entry& entry, const ExpertGroups& groups) {
                 .role = Role::kReplicated,
                 .block = entry.block,
                 .layer = entry.name.layer,
-                .ffn = false};
+                .ffn = false,
+                .blocks = {}};
   if (entry.row == nullptr) return tensor;
   tensor.role = entry.row->role;
   tensor.ffn = entry.row->ffn && !entry.name.scale;
@@ -222,25 +235,70 @@ Tensor make_tensor(const Entry& entry, const ExpertGroups& groups) {
   return tensor;
 }
 
-/// The number of KV heads, from the rows of a k_proj and the head size that a norm of its heads
-/// tells; 0 when neither does.
-int32_t find_kv_heads(const std::vector<Entry>& entries) {
-  int64_t head_dim = 0;
-  const Entry* k_proj = nullptr;
-  for (const Entry& entry : entries) {
-    const std::string& local = entry.name.local;
-    if (local == "self_attn.k_norm.weight" || local == "self_attn.q_norm.weight") {
-      head_dim = entry.shape[0];
-    } else if (local == "self_attn.k_proj.weight" && !entry.name.scale && k_proj == nullptr) {
-      k_proj = &entry;
+/// The configuration's keys that the shapes tell: from "vocab_size, hidden_size" both, from
+/// "num_key_value_heads*head_dim" one when the other is known.
+class Keys {
+ public:
+  explicit Keys(const std::vector<Entry>& entries) {
+    size_t known = 0;
+    do {
+      known = values_.size();
+      for (const Entry& entry : entries) learn(entry);
+    } while (values_.size() > known);
+  }
+
+  std::optional<int64_t> find(std::string_view key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  void learn(const Entry& entry) {
+    if (entry.row == nullptr || entry.name.scale) return;
+    auto dimensions = split_dimensions(entry.row->shape);
+    if (entry.name.expert >= 0) dimensions.erase(dimensions.begin());  // of one expert
+    if (std::ssize(dimensions) != entry.shape.count) return;
+    for (size_t dim = 0; dim < dimensions.size(); ++dim) {
+      const std::string_view text = dimensions[dim];
+      const int64_t extent = entry.shape[static_cast<int>(dim)];
+      const size_t star = text.find('*');
+      if (text.find_first_of("+|/") != std::string_view::npos) continue;
+      if (star == std::string_view::npos) {
+        set(text, extent);
+      } else if (const auto left = factor(text.substr(0, star))) {
+        divide(entry, text.substr(star + 1), extent, *left);
+      } else if (const auto right = factor(text.substr(star + 1))) {
+        divide(entry, text.substr(0, star), extent, *right);
+      }
     }
   }
-  if (head_dim == 0 || k_proj == nullptr) return 0;
-  const int64_t rows = k_proj->shape[0];
-  if (rows % head_dim != 0) {
-    fail(k_proj->place, fmt::format("{} rows", rows), fmt::format("heads of {} rows", head_dim));
+
+  std::optional<int64_t> factor(std::string_view text) const {
+    return evaluate_product(text, [this](std::string_view key) { return find(key); });
   }
-  return static_cast<int32_t>(rows / head_dim);
+
+  void set(std::string_view key, int64_t value) {
+    if (!std::isdigit(static_cast<unsigned char>(key[0]))) values_.emplace(key, value);
+  }
+
+  void divide(const Entry& entry, std::string_view key, int64_t extent, int64_t by) {
+    if (extent % by != 0) {
+      if (!key.ends_with("_heads")) return;
+      fail(entry.place, fmt::format("{} rows", extent), fmt::format("heads of {} rows", by));
+    }
+    set(key, extent / by);
+  }
+
+  std::map<std::string_view, int64_t> values_;
+};
+
+std::vector<CutBlock> blocks_of(const Entry& entry, const Keys& keys) {
+  const auto blocks = find_blocks(*entry.row, [&](std::string_view key) { return keys.find(key); });
+  if (!blocks) {
+    fail(entry.place, "a tensor of several blocks, whose sizes a list of tensors does not tell",
+         "the checkpoint's config.json");
+  }
+  return *blocks;
 }
 
 }  // namespace
@@ -255,16 +313,17 @@ Model read_tensor_list(const Value& list, const ModelOptions& options) {
            "a tensor name that the family " + std::string(family.name) + " does not have",
            "a known one, or --unknown replicate");
     }
-    if (entry.mtp_only) mtp_layers.insert(entry.name.layer);
+    if (entry.mtp_only && entry.name.layer >= 0) mtp_layers.insert(entry.name.layer);
   }
-  if (!options.mtp) {
-    std::erase_if(entries,
-                  [&](const Entry& entry) { return mtp_layers.contains(entry.name.layer); });
-  }
+  const auto is_mtp = [&](const Entry& entry) {
+    return entry.mtp_only || entry.name.mtp || mtp_layers.contains(entry.name.layer);
+  };
+  if (!options.mtp) std::erase_if(entries, is_mtp);
 
   Model model;
   model.family = family.name;
-  model.kv_heads = find_kv_heads(entries);
+  const Keys keys(entries);
+  model.kv_heads = static_cast<int32_t>(keys.find("num_key_value_heads").value_or(0));
   ExpertGroups groups(entries);
   model.experts = groups.experts();
   std::set<int32_t> layers;
@@ -273,8 +332,9 @@ Model read_tensor_list(const Value& list, const ModelOptions& options) {
     const bool numbered = entry.row != nullptr && entry.name.expert >= 0;
     if (numbered && !groups.is_first(entry)) continue;
     Tensor tensor = make_tensor(entry, groups);
+    if (entry.row != nullptr && !entry.name.scale) tensor.blocks = blocks_of(entry, keys);
     check_tensor(tensor, entry.place);
-    if (mtp_layers.contains(tensor.layer)) {
+    if (is_mtp(entry)) {
       tensor.block = Block::kHead;
       tensor.layer = -1;
       tensor.ffn = false;

@@ -45,16 +45,23 @@ TEST(Config, DenseModelHasEveryTensorInItsPlace) {
       (Tensor{"lm_head.weight", {50, 20}, Dtype::kBf16, Role::kVocab, Block::kHead, -1, false}));
 
   const auto tensors = by_name(model);
-  const auto layer1 = [](const char* name, Dims shape, Role role, bool ffn) {
-    return Tensor{
-        std::string("model.layers.1.") + name, shape, Dtype::kBf16, role, Block::kLayer, 1, ffn};
+  const auto layer1 = [](const char* name, Dims shape, Role role, bool ffn,
+                         std::vector<CutBlock> heads = {}) {
+    return Tensor{std::string("model.layers.1.") + name,
+                  shape,
+                  Dtype::kBf16,
+                  role,
+                  Block::kLayer,
+                  1,
+                  ffn,
+                  std::move(heads)};
   };
   for (const Tensor& expected : {
            layer1("input_layernorm.weight", {20}, Role::kReplicated, false),
-           layer1("self_attn.q_proj.weight", {24, 20}, Role::kColumn, false),
-           layer1("self_attn.k_proj.weight", {12, 20}, Role::kKvColumn, false),
-           layer1("self_attn.v_proj.weight", {12, 20}, Role::kKvColumn, false),
-           layer1("self_attn.o_proj.weight", {20, 24}, Role::kRow, false),
+           layer1("self_attn.q_proj.weight", {24, 20}, Role::kColumn, false, {{24, 4}}),
+           layer1("self_attn.k_proj.weight", {12, 20}, Role::kKvColumn, false, {{12, 2}}),
+           layer1("self_attn.v_proj.weight", {12, 20}, Role::kKvColumn, false, {{12, 2}}),
+           layer1("self_attn.o_proj.weight", {20, 24}, Role::kRow, false, {{24, 4}}),
            layer1("self_attn.q_norm.weight", {6}, Role::kReplicated, false),
            layer1("self_attn.k_norm.weight", {6}, Role::kReplicated, false),
            layer1("post_attention_layernorm.weight", {20}, Role::kReplicated, false),
@@ -216,10 +223,11 @@ TEST(Config, SizesMayStandInTextConfig) {
 }
 
 TEST(Config, ErrorsNamePlaceAndKey) {
-  EXPECT_EQ(error_of([] { parse(config("gpt_oss", kDense)); }),
-            "m/config.json:1: model_type: found the architecture family \"gpt_oss\", expected one "
-            "of: llama, mistral, "
-            "qwen2, qwen3, qwen3_moe, mixtral, deepseek_v3, kimi_k2");
+  EXPECT_EQ(error_of([] { parse(config("nemotron_h", kDense)); }),
+            "m/config.json:1: model_type: found the architecture family \"nemotron_h\", expected "
+            "one of: llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, deepseek_v3, kimi_k2, "
+            "deepseek_v32, glm_moe_dsa, qwen3_next, qwen3_5, qwen3_5_text, qwen3_5_moe, "
+            "qwen3_5_moe_text, gpt_oss");
   EXPECT_EQ(error_of([] { parse(config("qwen3", "\"head_dim\": 6")); }),
             "m/config.json:1: found no key \"intermediate_size\", expected one");
   EXPECT_EQ(
@@ -278,6 +286,97 @@ TEST(Config, OddRowsOfFourBitElementsAreRefused) {
             "m/config.json:1: found model.layers.0.self_attn.q_norm.weight of fp4_e2m1 with rows "
             "of 5, expected an "
             "even number");
+}
+
+const char* const kHybrid = R"("num_key_value_heads": 2, "head_dim": 6, "linear_num_key_heads": 2,
+"linear_num_value_heads": 4, "linear_key_head_dim": 5, "linear_value_head_dim": 3,
+"linear_conv_kernel_dim": 4, "num_experts": 6, "moe_intermediate_size": 9,
+"shared_expert_intermediate_size": 7, "mtp_num_hidden_layers": 1, "full_attention_interval": 2)";
+
+TEST(Config, HybridLayersAlternate) {
+  // Of two layers the second has full attention. Keys 2 * 5, values 4 * 3.
+  const Model model = parse(config("qwen3_5_moe_text", kHybrid));
+  const auto tensors = by_name(model);
+  const Tensor& qkv = tensors.at("model.layers.0.linear_attn.in_proj_qkv.weight");
+  EXPECT_EQ(qkv.shape, (Dims{10 + 10 + 12, 20}));
+  EXPECT_EQ(qkv.blocks, (std::vector<CutBlock>{{10, 2}, {10, 2}, {12, 4}}));
+  const Tensor& conv = tensors.at("model.layers.0.linear_attn.conv1d.weight");
+  EXPECT_EQ(conv.shape, (Dims{32, 1, 4}));
+  EXPECT_EQ(conv.blocks, qkv.blocks);
+  EXPECT_EQ(tensors.at("model.layers.0.linear_attn.in_proj_z.weight").blocks,
+            (std::vector<CutBlock>{{12, 4}}));
+  EXPECT_FALSE(tensors.contains("model.layers.0.self_attn.q_proj.weight"));
+  EXPECT_FALSE(tensors.contains("model.layers.1.linear_attn.A_log"));
+  const Tensor& q = tensors.at("model.layers.1.self_attn.q_proj.weight");  // with gates
+  EXPECT_EQ(q.shape, (Dims{48, 20}));
+  EXPECT_EQ(q.blocks, (std::vector<CutBlock>{{48, 4}}));
+  const Tensor& experts = tensors.at("model.layers.0.mlp.experts.gate_up_proj");
+  EXPECT_EQ(experts.shape, (Dims{6, 18, 20}));
+  EXPECT_EQ(experts.blocks, (std::vector<CutBlock>{{9, 0}, {9, 0}}));
+  EXPECT_FALSE(tensors.contains("mtp.fc.weight"));
+
+  ModelOptions options;
+  options.mtp = true;
+  const Model with_mtp = parse(config("qwen3_5_moe_text", kHybrid), options);
+  const auto all = by_name(with_mtp);
+  EXPECT_EQ(all.at("mtp.fc.weight").shape, (Dims{20, 40}));
+  EXPECT_EQ(all.at("mtp.layers.0.self_attn.q_proj.weight").block, Block::kHead);
+  // The layer 1 of 2 norms, 6 of attention, 3 of experts and 4 of the shared one; 4 apart.
+  EXPECT_EQ(with_mtp.tensors.size(), model.tensors.size() + 2 + 6 + 3 + 4 + 4);
+}
+
+TEST(Config, LayerTypesGoBeforeTheInterval) {
+  const std::string types = R"(, "layer_types": ["full_attention", "linear_attention"])";
+  const auto tensors = by_name(parse(config("qwen3_5_moe_text", kHybrid + types)));
+  EXPECT_TRUE(tensors.contains("model.layers.0.self_attn.q_proj.weight"));
+  EXPECT_TRUE(tensors.contains("model.layers.1.linear_attn.A_log"));
+  const std::string message = error_of([] {
+    parse(config("qwen3_5_moe_text", kHybrid + std::string(R"(, "layer_types": ["full"])")));
+  });
+  EXPECT_NE(message.find("expected 2, one per layer"), std::string::npos) << message;
+}
+
+TEST(Config, SparseAttentionHasAnIndexer) {
+  const std::string text =
+      config("glm_moe_dsa", std::string(kMla) + R"(, "index_n_heads": 5, "index_head_dim": 11)");
+  const auto tensors = by_name(parse(text));
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.indexer.wq_b.weight").shape, (Dims{55, 14}));
+  EXPECT_EQ(tensors.at("model.layers.0.self_attn.indexer.weights_proj.weight").role,
+            Role::kReplicated);
+}
+
+TEST(Config, GptOssExpertsAreTransposed) {
+  const auto tensors = by_name(parse(config(
+      "gpt_oss", std::string(kDense) + R"(, "num_local_experts": 3, "attention_bias": true)")));
+  const Tensor& gate_up = tensors.at("model.layers.1.mlp.experts.gate_up_proj");
+  EXPECT_EQ(gate_up.shape, (Dims{3, 20, 56}));
+  EXPECT_EQ(gate_up.role, Role::kExpertRow);
+  EXPECT_EQ(tensors.at("model.layers.1.mlp.experts.down_proj").shape, (Dims{3, 28, 20}));
+  EXPECT_EQ(tensors.at("model.layers.1.self_attn.sinks").blocks, (std::vector<CutBlock>{{4, 4}}));
+}
+
+TEST(Config, QuantisedFormatsThatRearrangeTensorsAreRefusedByName) {
+  const std::pair<const char*, const char*> formats[] = {
+      {R"({"quant_method": "gptq", "bits": 4})", "gptq"},
+      {R"({"quant_method": "awq"})", "awq"},
+      {R"({"quant_method": "bitsandbytes", "load_in_8bit": true})", "bitsandbytes"},
+      {R"({"group_size": 64, "bits": 4})", "mlx"},
+      {R"({})", "quantised as \"\""}};
+  for (const auto& [format, name] : formats) {
+    const std::string text =
+        config("qwen3", std::string(kDense) + R"(, "quantization_config": )" + format);
+    const std::string message = error_of([&] { parse(text); });
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+    ModelOptions options;
+    options.dtype = "bf16";
+    EXPECT_EQ(parse(text, options), parse(config("qwen3", kDense)));
+  }
+  for (const char* name : {"fp8", "mxfp4", "modelopt", "compressed-tensors"}) {
+    EXPECT_EQ(
+        parse(config("qwen3", std::string(kDense) +
+                                  R"(, "quantization_config": {"quant_method": ")" + name + "\"}")),
+        parse(config("qwen3", kDense)));
+  }
 }
 
 }  // namespace

@@ -29,6 +29,16 @@ TEST_F(NamedModels, HaveTheirPublishedSize) {
   EXPECT_EQ(model_bytes(load_model("qwen3-0.6b")), 2 * 596049920LL);
   EXPECT_EQ(model_bytes(load_model("qwen3-4b")), 2 * 4022468096LL);
 
+  // Published numbers of parameters, of bf16; GLM's 76 routers have 256 numbers each in fp32.
+  EXPECT_EQ(model_bytes(load_model("gpt-oss-20b")), 2 * 20914757184LL);
+  EXPECT_EQ(model_bytes(load_model("gpt-oss-120b")), 2 * 116829156672LL);
+  EXPECT_EQ(model_bytes(load_model("llama-3.1-8b")), 2 * 8030261248LL);
+  EXPECT_EQ(model_bytes(load_model("llama-3.2-1b")), 2 * 1235814400LL);
+  EXPECT_EQ(model_bytes(load_model("qwen2.5-1.5b")), 2 * 1543714304LL);
+  ModelOptions with_mtp;
+  with_mtp.mtp = true;
+  EXPECT_EQ(model_bytes(load_model("glm-5.1", with_mtp)), 2 * 753864139008LL + 2 * 76 * 256);
+
   // Published: bytes of the bf16 weights, in units of 0.1 GB.
   const std::pair<const char*, int64_t> published[] = {
       {"deepseek-v3", 13421}, {"qwen3-4b", 80},   {"qwen3-30b-a3b", 611}, {"qwen3-235b-a22b", 4702},
@@ -49,14 +59,14 @@ TEST_F(NamedModels, EveryFileLoadsAndSurvivesBeingKeptAsText) {
     EXPECT_EQ(parse_model(resolve_model(name), name), model);
     ++count;
   }
-  EXPECT_EQ(count, 10);
+  EXPECT_EQ(count, 18);
 }
 
 TEST_F(NamedModels, ErrorsNameTheKnownOnes) {
   const std::string message = error_of([] { load_model("qwen3-5b"); });
   EXPECT_TRUE(message.starts_with(
       "--model: found \"qwen3-5b\", expected a file, a checkpoint's folder or one of: "
-      "deepseek-v3, kimi-k2, qwen3-0.6b, "))
+      "deepseek-v3, glm-5.1, gpt-oss-120b, "))
       << message;
   EXPECT_THROW(load_model(""), Error);
   EXPECT_THROW(load_model("no/such/file.json"), Error);
