@@ -15,18 +15,13 @@
 namespace refit {
 namespace {
 
-bool parse_switch(const Spec& spec, std::string_view key) {
-  const std::string* value = spec.find(key);
-  if (value == nullptr || *value == "off") return false;
-  if (*value != "on") fail(spec.place(key), quote(*value), "on or off");
-  return true;
-}
+constexpr int32_t kVocabPadding = 64;  // of vLLM and SGLang
 
 /// Makes a stage's expert mesh of its dense one, whose axes are engine, dp and tp.
 using ExpertMesh = std::function<Mesh(const Mesh& dense)>;
 
-Layout engine_layout(const Spec& spec, const Model& model, int32_t first_rank, Split expert_split,
-                     const ExpertMesh& expert_mesh) {
+Layout engine_layout(const Spec& spec, const Model& model, int32_t first_rank, Framework framework,
+                     Split expert_split, const ExpertMesh& expert_mesh) {
   const RankOrder order{
       {"tp", "pp", "dp", "engine"},
       {spec.size("tp", 1), spec.size("pp", 1), spec.size("dp", 1), spec.size("engines", 1)}};
@@ -42,11 +37,15 @@ Layout engine_layout(const Spec& spec, const Model& model, int32_t first_rank, S
 
   StageOptions options;
   options.pp = order.size[1];
+  options.remainder = framework == Framework::kVllm ? Remainder::kBeforeLast : Remainder::kLast;
   if (const std::string* layers = spec.find("layers")) {
     options.layers = parse_layers(*layers, options.pp, spec.place("layers"));
   }
   Stages stages = deal_layers(model.layers, options, spec.place());
   Grid grid;
+  grid.framework = framework;
+  grid.fused = spec.is_on("fused");
+  grid.vocab_multiple = spec.size("vocab", kVocabPadding);
   grid.stage_of_layer = std::move(stages.of_layer);
   grid.notes = std::move(stages.notes);
   grid.expert_split = expert_split;
@@ -61,6 +60,9 @@ Layout engine_layout(const Spec& spec, const Model& model, int32_t first_rank, S
   return place_tensors(model, grid, ranks, spec.place());
 }
 
+constexpr std::array<std::string_view, 10> kKeys{"tp",     "dp",    "pp",   "ep",    "engines",
+                                                 "layers", "ranks", "eplb", "vocab", "fused"};
+
 }  // namespace
 
 /// `ep=on` spreads experts over the dp x tp ranks of an engine, balanced (vLLM's linear placement).
@@ -68,15 +70,13 @@ Layout engine_layout(const Spec& spec, const Model& model, int32_t first_rank, S
 /// vLLM's own `data_parallel_size` differs there: without expert parallelism it cuts every expert by
 /// dp x tp (FusedMoEParallelConfig flattens tp over dp).
 Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank) {
-  constexpr std::array<std::string_view, 8> kKeys{"tp",      "dp",     "pp",    "ep",
-                                                  "engines", "layers", "ranks", "eplb"};
   const Spec spec(text, kKeys);
-  const bool spread = parse_switch(spec, "ep");
+  const bool spread = spec.is_on("ep");
   if (spec.find("eplb") != nullptr && !spread) {
     fail(spec.place("eplb"), "redundant experts without ep=on", "ep=on");
   }
-  return engine_layout(spec, model, first_rank, spread ? Split::kBalanced : Split::kEven,
-                       [&](const Mesh& dense) {
+  return engine_layout(spec, model, first_rank, Framework::kVllm,
+                       spread ? Split::kBalanced : Split::kEven, [&](const Mesh& dense) {
                          Mesh mesh = dense;
                          if (spread) {
                            mesh.axis = {"engine", "ep"};
@@ -92,19 +92,18 @@ Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank
 /// repeats the whole engine; attention that is data-parallel inside one (--enable-dp-attention) is
 /// not modelled.
 Layout load_sglang(const std::string& text, const Model& model, int32_t first_rank) {
-  constexpr std::array<std::string_view, 8> kKeys{"tp",      "dp",     "pp",    "ep",
-                                                  "engines", "layers", "ranks", "eplb"};
   const Spec spec(text, kKeys);
   const int32_t tp = spec.size("tp", 1), ep = spec.size("ep", 1);
   if (tp % ep != 0) {
     fail(spec.place("ep"), fmt::format("{}", ep), fmt::format("a divisor of tp={}", tp));
   }
-  return engine_layout(spec, model, first_rank, Split::kEven, [&](const Mesh& dense) {
-    Mesh mesh = dense;
-    mesh.axis = {"engine", "dp", "ep", "etp"};
-    mesh.size = {dense.size[0], dense.size[1], ep, tp / ep};
-    return mesh;
-  });
+  return engine_layout(spec, model, first_rank, Framework::kSglang, Split::kEven,
+                       [&](const Mesh& dense) {
+                         Mesh mesh = dense;
+                         mesh.axis = {"engine", "dp", "ep", "etp"};
+                         mesh.size = {dense.size[0], dense.size[1], ep, tp / ep};
+                         return mesh;
+                       });
 }
 
 }  // namespace refit

@@ -21,6 +21,8 @@ struct MegatronSizes {
   std::optional<int32_t> dp, edp, world;  // none: W = lcm(tp * cp, etp * ep)
   std::string order = "tp-cp-ep-dp-pp";   // fastest first; axes left out have size 1
   StageOptions stages;
+  int32_t vocab = 128;  // make-vocab-size-divisible-by
+  bool fused = false;   // buffers as Megatron has them
 };
 
 /// Ranks of the whole grid, pp * W. Sizes that contradict each other are refused with the numbers.
@@ -33,9 +35,15 @@ Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank
 Layout load_sglang(const std::string& text, const Model& model, int32_t first_rank);
 Layout load_fsdp(const std::string& text, const Model& model, int32_t first_rank);
 
-/// FSDP2: dimension 0 of every tensor in torch chunks over `shards` neighbours; `replicas` such
-/// groups (HSDP).
-Layout fsdp_layout(const Model& model, int32_t replicas, int32_t shards,
-                   const std::vector<int32_t>& ranks, const std::string& place);
+/// Sizes of a device mesh (replicas, shards, tp), tp fastest.
+struct FsdpSizes {
+  int32_t replicas = 1, shards = 1, tp = 1;
+};
+
+/// FSDP2: what tensor parallelism leaves of a tensor (torch chunks, whole heads) is cut along
+/// dimension 0 in torch chunks over the shards (strided shards, in DTensor's words); replicas hold
+/// the same (HSDP).
+Layout fsdp_layout(const Model& model, const FsdpSizes& sizes, const std::vector<int32_t>& ranks,
+                   const std::string& place);
 
 }  // namespace refit

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/layout/fused.h"
 
 namespace refit {
 namespace {
@@ -16,23 +17,34 @@ bool is_expert(const Tensor& tensor) {
 /// The dimension of the tensor that the axis cuts, -1 for none.
 int32_t cut_dimension(const Tensor& tensor, std::string_view axis) {
   if (axis == "ep") return 0;
-  switch (tensor.role) {
-    case Role::kReplicated:
-      return -1;
-    case Role::kVocab:
-    case Role::kColumn:
-      return axis == "tp" ? 0 : -1;
-    case Role::kKvColumn:
-      return axis == "tp" || axis == "kv" ? 0 : -1;
-    case Role::kRow:  // the bias is added after the reduction, so every rank has all of it
-      return axis == "tp" && tensor.shape.count > 1 ? 1 : -1;
-    case Role::kExpertColumn:
-      return axis == "etp" ? 1 : -1;
-    case Role::kExpertRow:
-      return axis == "etp" && tensor.shape.count > 2 ? 2 : -1;
+  const bool kv = tensor.role == Role::kKvColumn && axis == "kv";
+  if (axis != (is_expert(tensor) ? "etp" : "tp") && !kv) return -1;
+  // The bias of a row-parallel projection is added after the reduction: every rank has all of it.
+  const int32_t dim = tp_dimension(tensor.role);
+  return dim < tensor.shape.count ? dim : -1;
+}
+
+/// How an axis of so many ranks cuts the tensor.
+Placement place_axis(const Tensor& tensor, std::string_view axis, int32_t size, const Grid& grid,
+                     const std::string& place) {
+  Placement placement{cut_dimension(tensor, axis)};
+  if (placement.dim < 0 || axis == "ep" || size == 1) return placement;
+  for (const CutBlock& block : tensor.blocks) {
+    if (tensor.blocks.size() > 1) placement.blocks.push_back(block.extent);
+    if (block.heads > 0 && block.heads % size != 0) {
+      fail(place, fmt::format("{} heads over {}={}", block.heads, axis, size),
+           "a divisor of them: no framework cuts through a head");
+    }
   }
-  REFIT_CHECK(false);
-  return -1;
+  if (tensor.role == Role::kVocab) {
+    const int64_t rows = tensor.shape[0], multiple = grid.vocab_multiple;
+    placement.padded = (rows + multiple - 1) / multiple * multiple;
+    if (placement.padded % size != 0) {
+      fail(place, fmt::format("{} rows, {} with padding, over tp={}", rows, placement.padded, size),
+           "a divisor of them");
+    }
+  }
+  return placement;
 }
 
 /// With more ranks than KV heads, tp / kv_heads neighbours share a head: axis "tp" becomes "kv" x
@@ -65,6 +77,8 @@ Mesh join(const Mesh& first, const Mesh& last) {
   return both;
 }
 
+}  // namespace
+
 Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
                  const std::string& place) {
   const auto mesh_of = [&](const Stage& stage) {
@@ -91,6 +105,8 @@ Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
   REFIT_CHECK(false);
   return {};
 }
+
+namespace {
 
 /// From who has which slots to who has which experts.
 RankMap fill_slots(const RankMap& slots, std::span<const int32_t> expert_of_slot) {
@@ -141,9 +157,11 @@ Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
 int32_t MapTable::map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
                          Split split, const std::string& place,
                          std::span<const int32_t> expert_of_slot) {
-  std::vector<int32_t> dims;
+  std::vector<int64_t> dims;
   for (const Placement& placement : placements) {
-    dims.insert(dims.end(), {placement.dim, placement.pieces});
+    dims.insert(dims.end(),
+                {placement.dim, placement.pieces, placement.padded, std::ssize(placement.blocks)});
+    dims.insert(dims.end(), placement.blocks.begin(), placement.blocks.end());
   }
   const auto [it, is_new] =
       ids_.try_emplace(Key{shape, std::move(dims), split, mesh.size, mesh.ranks,
@@ -172,10 +190,11 @@ Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32
     const std::string tensor_place = fmt::format("{}, tensor {}", place, tensor.name);
     const Mesh mesh = tensor_mesh(model, tensor, grid, tensor_place);
     std::vector<Placement> placements;
-    for (const std::string& axis : mesh.axis) placements.push_back({cut_dimension(tensor, axis)});
-    const Split split = tensor.role == Role::kVocab ? Split::kChunk
-                        : is_expert(tensor)         ? grid.expert_split
-                                                    : Split::kEven;
+    for (size_t axis = 0; axis < mesh.axis.size(); ++axis) {
+      placements.push_back(
+          place_axis(tensor, mesh.axis[axis], mesh.size[axis], grid, tensor_place));
+    }
+    const Split split = is_expert(tensor) ? grid.expert_split : Split::kEven;
     std::span<const int32_t> slots;
     if (is_expert(tensor) && tensor.layer >= 0 && !grid.expert_of_slot.empty()) {
       slots = grid.expert_of_slot[static_cast<size_t>(tensor.layer)];
@@ -184,6 +203,7 @@ Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32
         table.map_of(tensor.shape, mesh, placements, split, tensor_place, slots));
   }
   layout.maps = table.take();
+  apply_fusions(model, grid, place, layout);
   return layout;
 }
 

@@ -19,8 +19,14 @@ struct Stage {
   Mesh dense, experts;
 };
 
+/// Whose storage a layout has: which tensors lie fused in one buffer, and how.
+enum class Framework : uint8_t { kMegatron, kVllm, kSglang };
+
 /// What a framework's parallelism sizes come to.
 struct Grid {
+  Framework framework = Framework::kMegatron;
+  bool fused = false;          // buffers are the framework's own (fused.h)
+  int64_t vocab_multiple = 1;  // the vocabulary is cut as if it were padded to a multiple of this
   std::vector<Stage> stages;
   std::vector<int32_t> stage_of_layer;
   Split expert_split = Split::kEven;  // of the experts over "ep"
@@ -52,16 +58,22 @@ class MapTable {
   std::vector<RankMap> take() { return std::move(maps_); }
 
  private:
-  using Key = std::tuple<Dims, std::vector<int32_t>, Split, std::vector<int32_t>,
+  using Key = std::tuple<Dims, std::vector<int64_t>, Split, std::vector<int32_t>,
                          std::vector<int32_t>, std::vector<int32_t>>;
   std::map<Key, int32_t> ids_;
   std::vector<RankMap> maps_;
 };
 
+/// The mesh on which the grid has a tensor; KV heads that are fewer than tp are shared on it (axes
+/// "kv" and "kv_copy" in place of "tp").
+Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
+                 const std::string& place);
+
 /// Places every tensor of the model by its role and block (sim/model/model.h) on the grid. The
 /// embedding is on the first stage, the head on the last; a tied embedding is on both, as
-/// frameworks keep a copy at either end. Rows of the vocabulary are cut in chunks of
-/// ceil(rows / tp): what frameworks pad is not transferred.
+/// frameworks keep a copy at either end. Rows of padding move the cut of the vocabulary but belong to
+/// nobody. A tensor-parallel size that would cut through a head is refused; KV heads that are fewer
+/// are shared, but for Megatron, which cuts its fused query-key-value matrix wherever that comes to.
 Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32_t> ranks,
                      const std::string& place);
 

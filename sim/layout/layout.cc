@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <system_error>
 
 #include "base/document.h"
@@ -14,6 +15,7 @@
 #include "sim/layout/eplb.h"
 #include "sim/layout/frameworks.h"
 #include "sim/layout/layout_file.h"
+#include "sim/layout/nemo_rl.h"
 #include "sim/layout/spec.h"
 
 namespace refit {
@@ -66,6 +68,9 @@ void add_engine(const Layout& engine, const std::string& place, Layout& layout) 
     fail(place, fmt::format("duplicate rank {}, which an engine before it has", both.front()),
          "engines with disjoint ranks");
   }
+  if (layout.tensor_buffer != engine.tensor_buffer) {
+    fail(place, "other buffers than an engine before it has", "fused=on or fused=off for all");
+  }
   const size_t middle = layout.ranks.size();
   layout.ranks.insert(layout.ranks.end(), engine.ranks.begin(), engine.ranks.end());
   std::inplace_merge(layout.ranks.begin(),
@@ -91,6 +96,14 @@ void add_engine(const Layout& engine, const std::string& place, Layout& layout) 
   layout.maps = std::move(maps);
 }
 
+/// What a side of the recipe comes to, when `spec` is the path of one.
+std::optional<RecipeLayout> find_recipe(const std::string& spec, Side side) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(spec, ignored)) return std::nullopt;
+  const auto recipe = Recipe::load(spec);
+  return recipe ? std::optional(translate_recipe(*recipe, side)) : std::nullopt;
+}
+
 /// The content of the file that `spec` names.
 std::string read_named_file(const std::string& spec) {
   std::error_code ignored;  // what cannot be looked up is no file
@@ -99,9 +112,8 @@ std::string read_named_file(const std::string& spec) {
   const std::string_view kind = spec_kind(spec);
   const std::string found = kind.empty() ? "no such file" : "unknown kind " + quote(kind);
   fail(place, found,
-       "megatron:KEY=VALUE,..., vllm:..., sglang:..., fsdp:... or the path of a layout file, an "
-       "NCCL "
-       "M2N system JSON or a NeMo RL refit_info JSON");
+       "megatron:KEY=VALUE,..., vllm:..., sglang:..., fsdp:... or the path of a layout file, a "
+       "NeMo RL recipe, an NCCL M2N system JSON or a NeMo RL refit_info JSON");
 }
 
 Layout read_document(const Value& root, const Model& model, Side side, int32_t first_rank) {
@@ -134,6 +146,9 @@ Layout load_layout(const std::string& spec, const Model& model, Side side, int32
         add_engine(loaded, "layout " + quote(engine), layout);
       }
     }
+  } else if (const auto recipe = is_text(spec) ? std::nullopt : find_recipe(spec, side)) {
+    layout = load_layout(recipe->spec, model, side, first_rank);
+    layout.notes.insert(layout.notes.begin(), recipe->notes.begin(), recipe->notes.end());
   } else {
     const bool is_path = !is_text(spec);
     const std::string text = is_path ? read_named_file(spec) : spec;
@@ -144,7 +159,7 @@ Layout load_layout(const std::string& spec, const Model& model, Side side, int32
   return layout;
 }
 
-std::string resolve_layout(const std::string& spec) {
+std::string resolve_layout(const std::string& spec, Side side) {
   if (find_kind(spec) != nullptr) {
     std::string resolved;
     for (const std::string& engine : split_engines(spec)) {
@@ -153,6 +168,7 @@ std::string resolve_layout(const std::string& spec) {
     return resolved;
   }
   if (is_text(spec)) return spec;
+  if (const auto recipe = find_recipe(spec, side)) return recipe->spec;
   std::string text = read_named_file(spec);
   if (!is_text(text)) text += "\n";  // a single line, which would be taken for a path
   return text;

@@ -22,6 +22,8 @@ struct Placement {
   int32_t dim = -1;    // -1: replicate
   int32_t pieces = 1;  // cut the dimension into so many first, then shard every piece: DTensor's
                        // _StridedShard with this split_factor
+  std::vector<int64_t> blocks = {};  // instead: pieces of these extents
+  int64_t padded = 0;                // shard as if the dimension had so many elements; 0: as it is
 };
 
 /// How a dimension of n elements is cut into k parts.
@@ -58,19 +60,22 @@ struct Layout {
   std::vector<int32_t> ranks;       // every rank of the side, ascending; some may hold nothing
   std::vector<RankMap> maps;        // shared by tensors of equal shape and placement
   std::vector<int32_t> tensor_map;  // by tensor of the model
-  std::vector<std::string> notes;   // choices made for the user, to be shown
+  // By tensor of the model the buffer in which its shards lie, which fused tensors share. Empty:
+  // every tensor has its own.
+  std::vector<std::string> tensor_buffer = {};
+  std::vector<std::string> notes;  // choices made for the user, to be shown
 };
 
 /// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "sglang:...", "fsdp:world=8",
-/// several of them with "+" between (engines of different layouts), or, as a path or as its text, a
-/// layout file (docs/layouts.md), an NCCL M2N system JSON or a NeMo RL refit_info JSON (of these two
-/// `side` tells which half). Grids as in DESIGN.md section 3. `first_rank` is the rank number of the
+/// several of them with "+" between (engines of different layouts), the path of a NeMo RL recipe, or,
+/// as a path or as its text, a layout file (docs/layouts.md), an NCCL M2N system JSON or a NeMo RL
+/// refit_info JSON (of recipes and these two `side` tells which half). Grids as in DESIGN.md section 3. `first_rank` is the rank number of the
 /// side's first rank where the text has no `ranks`. Every error names the layout, the key or tensor,
 /// what was found and what was expected.
 Layout load_layout(const std::string& spec, const Model& model, Side side, int32_t first_rank);
 
-/// Text from which load_layout gives the same layout anywhere: `spec` itself, or the content of the
-/// file it names.
-std::string resolve_layout(const std::string& spec);
+/// Text from which load_layout gives the same layout anywhere: `spec` itself, the inline layout that
+/// a recipe comes to, or the content of the file it names.
+std::string resolve_layout(const std::string& spec, Side side);
 
 }  // namespace refit

@@ -36,6 +36,7 @@ MegatronSizes megatron_sizes(const SystemHalf& half) {
   sizes.etp = half.ep > 1 ? 1 : half.tp;
   (half.ep > 1 ? sizes.edp : sizes.dp) = half.dp;
   sizes.stages.pp = half.pp;
+  sizes.vocab = 1;  // a benchmark: rows as they are
   return sizes;
 }
 
@@ -67,7 +68,7 @@ Layout read_m2n_system(const Value& root, const Model& model, Side side, int32_t
            "fsdp_size 1, or 1 for the others");
     }
     expect_gpus(half, int64_t{half.fsdp} * half.dp, "fsdp_size * dp_size", place);
-    return fsdp_layout(model, half.dp, half.fsdp, ranks, place);
+    return fsdp_layout(model, {.replicas = half.dp, .shards = half.fsdp, .tp = 1}, ranks, place);
   }
   const MegatronSizes sizes = megatron_sizes(half);
   expect_gpus(half, megatron_world(sizes, place),

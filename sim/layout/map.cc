@@ -57,14 +57,31 @@ void append_slice(const Ranges& ranges, int64_t first, int64_t last, Ranges& out
 }
 
 /// The part of `ranges` with this index on an axis of `parts`.
-Ranges cut(const Ranges& ranges, int32_t parts, int32_t index, int32_t pieces, Split split,
-           const std::string& place) {
+Ranges cut(const Ranges& ranges, int32_t parts, int32_t index, const Placement& placement,
+           Split split, const std::string& place) {
   Ranges result;
   const int64_t n = length(ranges);
-  for (int32_t piece = 0; piece < pieces; ++piece) {
-    const auto [begin, end] = split_range(n, pieces, piece, split, place);
+  if (placement.padded > 0) {
+    const auto [lo, hi] = split_range(placement.padded, parts, index, split, place);
+    append_slice(ranges, std::min(lo, n), std::min(hi, n), result);
+    return result;
+  }
+  const auto cut_piece = [&](int64_t begin, int64_t end) {
     const auto [lo, hi] = split_range(end - begin, parts, index, split, place);
     append_slice(ranges, begin + lo, begin + hi, result);
+  };
+  if (!placement.blocks.empty()) {
+    int64_t begin = 0;
+    for (const int64_t extent : placement.blocks) {
+      cut_piece(begin, begin + extent);
+      begin += extent;
+    }
+    REFIT_CHECK(begin == n);
+    return result;
+  }
+  for (int32_t piece = 0; piece < placement.pieces; ++piece) {
+    const auto [begin, end] = split_range(n, placement.pieces, piece, split, place);
+    cut_piece(begin, end);
   }
   return result;
 }
@@ -130,10 +147,10 @@ RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement>
     std::vector<Ranges> ranges;
     for (int dim = 0; dim < shape.count; ++dim) ranges.push_back({{0, shape[dim]}});
     for (size_t axis = 0; axis < axes; ++axis) {
-      const auto [dim, pieces] = placements[axis];
-      if (dim < 0) continue;
-      Ranges& held = ranges[static_cast<size_t>(dim)];
-      held = cut(held, mesh.size[axis], index[axis], pieces, split, axis_place[axis]);
+      const Placement& placement = placements[axis];
+      if (placement.dim < 0) continue;
+      Ranges& held = ranges[static_cast<size_t>(placement.dim)];
+      held = cut(held, mesh.size[axis], index[axis], placement, split, axis_place[axis]);
     }
     std::vector<Shard> shards = gather_shards(ranges, storage);
     if (!shards.empty()) map.shards.emplace_back(rank, std::move(shards));

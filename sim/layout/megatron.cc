@@ -145,6 +145,9 @@ Layout megatron_layout(const Model& model, const MegatronSizes& sizes,
 
   Stages stages = deal_layers(model.layers, sizes.stages, place);
   Grid grid;
+  grid.framework = Framework::kMegatron;
+  grid.fused = sizes.fused;
+  grid.vocab_multiple = int64_t{sizes.vocab} * sizes.tp;
   grid.stage_of_layer = std::move(stages.of_layer);
   grid.notes = std::move(stages.notes);
   for (int32_t stage = 0; stage < pp; ++stage) {
@@ -164,12 +167,10 @@ Layout megatron_layout(const Model& model, const MegatronSizes& sizes,
 }
 
 Layout load_megatron(const std::string& text, const Model& model, int32_t first_rank) {
-  constexpr std::array<std::string_view, 13> kKeys{"tp",    "pp",   "ep",    "etp",   "cp",
-                                                   "dp",    "edp",  "vpp",   "order", "world",
-                                                   "first", "last", "layers"};
-  std::vector<std::string_view> keys(kKeys.begin(), kKeys.end());
-  keys.push_back("ranks");
-  const Spec spec(text, keys);
+  constexpr std::array<std::string_view, 16> kKeys{
+      "tp",    "pp",    "ep",    "etp",  "cp",     "dp",    "edp",   "vpp",
+      "order", "world", "first", "last", "layers", "ranks", "vocab", "fused"};
+  const Spec spec(text, kKeys);
   MegatronSizes sizes;
   sizes.tp = spec.size("tp", 1);
   sizes.ep = spec.size("ep", 1);
@@ -179,6 +180,8 @@ Layout load_megatron(const std::string& text, const Model& model, int32_t first_
   sizes.edp = spec.size("edp");
   sizes.world = spec.size("world");
   if (const std::string* order = spec.find("order")) sizes.order = *order;
+  sizes.vocab = spec.size("vocab", sizes.vocab);
+  sizes.fused = spec.is_on("fused");
   sizes.stages.pp = spec.size("pp", 1);
   sizes.stages.vpp = spec.size("vpp", 1);
   if (const std::string* first = spec.find("first")) {

@@ -47,6 +47,13 @@ int32_t Spec::size(std::string_view key, int32_t fallback) const {
   return size(key).value_or(fallback);
 }
 
+bool Spec::is_on(std::string_view key) const {
+  const std::string* value = find(key);
+  if (value == nullptr || *value == "off") return false;
+  if (*value != "on") fail(place(key), quote(*value), "on or off");
+  return true;
+}
+
 std::string Spec::place() const { return "layout " + quote(text_); }
 
 std::string Spec::place(std::string_view key) const {

@@ -26,6 +26,9 @@ class Spec {
   int32_t size(std::string_view key, int32_t fallback) const;
   std::optional<int32_t> size(std::string_view key) const;
 
+  /// on or off; false where the key is absent.
+  bool is_on(std::string_view key) const;
+
   /// `layout "megatron:tp=x"`, with `, key tp` where a key is given: for messages.
   std::string place() const;
   std::string place(std::string_view key) const;

@@ -43,11 +43,22 @@ std::vector<int32_t> deal_evenly(int32_t layers, const StageOptions& options,
       fail(place, fmt::format("{} layers", layers),
            fmt::format("a multiple of pp * vpp = {} * {}, or layers=", options.pp, options.vpp));
     }
-    notes.push_back(fmt::format("{} layers over {} pipeline stages: {} of {} layers, then {} of {}",
-                                layers, options.pp, longer, base + 1, options.pp - longer, base));
   }
   std::vector<int32_t> counts(static_cast<size_t>(options.pp), base);
-  for (int32_t stage = 0; stage < longer; ++stage) ++counts[static_cast<size_t>(stage)];
+  for (int32_t i = 0; i < longer; ++i) {
+    const int32_t stage = options.remainder == Remainder::kFirst        ? i
+                          : options.remainder == Remainder::kBeforeLast ? options.pp - 2 - i
+                                                                        : options.pp - 1 - i;
+    ++counts[static_cast<size_t>(stage)];
+  }
+  if (longer == 0) return counts;
+  std::string runs;  // "13 of 4 layers, then 3 of 3"
+  for (size_t begin = 0, end = 0; begin < counts.size(); begin = end) {
+    while (end < counts.size() && counts[end] == counts[begin]) ++end;
+    runs += fmt::format("{}{} of {}{}", begin == 0 ? "" : ", then ", end - begin, counts[begin],
+                        begin == 0 ? " layers" : "");
+  }
+  notes.push_back(fmt::format("{} layers over {} pipeline stages: {}", layers, options.pp, runs));
   return counts;
 }
 

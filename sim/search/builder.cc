@@ -1,6 +1,7 @@
 #include "sim/search/builder.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 
 #include "base/error.h"
@@ -28,18 +29,24 @@ Plan make_frame(const Problem& problem) {
   plan.maps = problem.train.maps;
   const auto gen_offset = static_cast<int32_t>(plan.maps.size());
   plan.maps.insert(plan.maps.end(), problem.gen.maps.begin(), problem.gen.maps.end());
+  std::map<std::string, int32_t> buffers;
+  const auto buffer_of = [&](const Layout& layout, size_t t) {
+    const std::string& name =
+        layout.tensor_buffer.empty() ? problem.model.tensors[t].name : layout.tensor_buffer[t];
+    const auto [it, is_new] = buffers.try_emplace(name, static_cast<int32_t>(plan.buffers.size()));
+    if (is_new) plan.buffers.push_back(name);
+    return it->second;
+  };
   for (size_t t = 0; t < problem.model.tensors.size(); ++t) {
     const Tensor& tensor = problem.model.tensors[t];
-    const auto buffer = static_cast<int32_t>(t);
-    plan.buffers.push_back(tensor.name);
     plan.tensors.push_back({.name = tensor.name,
                             .shape = tensor.shape,
                             .train_dtype = tensor.dtype,
                             .gen_dtype = tensor.dtype,
                             .train_map = problem.train.tensor_map[t],
                             .gen_map = gen_offset + problem.gen.tensor_map[t],
-                            .train_buffer = buffer,
-                            .gen_buffer = buffer});
+                            .train_buffer = buffer_of(problem.train, t),
+                            .gen_buffer = buffer_of(problem.gen, t)});
   }
   return plan;
 }

@@ -76,8 +76,8 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
                                           {"unknown_replicate", spec.unknown_replicate}};
   problem.inputs = {
       {"model", resolve_model(spec.model)},
-      {"train", resolve_layout(spec.train)},
-      {"gen", resolve_layout(spec.gen)},
+      {"train", resolve_layout(spec.train, Side::kTrain)},
+      {"gen", resolve_layout(spec.gen, Side::kGen)},
       {"fabric", fabric.text},
       {"cost", cost.text},
       {kOptions, options.dump(1, ' ', true, nlohmann::json::error_handler_t::replace)}};

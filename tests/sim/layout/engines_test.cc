@@ -29,7 +29,7 @@ TEST(Engines, OfDifferentLayoutsAreOneSide) {
     EXPECT_TRUE(std::is_sorted(map.shards.begin(), map.shards.end(),
                                [](const auto& a, const auto& b) { return a.first < b.first; }));
   }
-  EXPECT_EQ(resolve_layout(spec), spec);
+  EXPECT_EQ(resolve_layout(spec, Side::kGen), spec);
 }
 
 TEST(Engines, BadOnesAreRefused) {

@@ -59,7 +59,7 @@ TEST(Eplb, AFileHasOneListOrOnePerMoeLayer) {
   EXPECT_EQ(held(model, layout, "1.gate", 0), "[0:1, 0:12, 0:8] [1:2, 0:12, 0:8]");
   EXPECT_EQ(held(model, layout, "2.gate", 0), "[1:2, 0:12, 0:8] [1:2, 0:12, 0:8]");
   // A plan keeps the table, not the file's name.
-  const std::string resolved = resolve_layout(spec);
+  const std::string resolved = resolve_layout(spec, Side::kGen);
   EXPECT_EQ(resolved, "vllm:eplb=0|1|1|0/1|1|0|0,tp=2,ep=on");
   EXPECT_EQ(load_layout(resolved, model, Side::kGen, 0).maps, layout.maps);
 

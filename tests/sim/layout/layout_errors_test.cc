@@ -51,7 +51,10 @@ TEST(LayoutErrors, Text) {
       {"vllm:tp=2,ep=2", {"key ep", "\"2\"", "on or off"}},
       {"vllm:ep=", {"key ep", "on or off"}},
       {"fsdp:ranks=0-3", {"world=N"}},
-      {"fsdp:world=2,tp=2", {"unknown key \"tp\""}},
+      {"fsdp:world=2,ep=2", {"unknown key \"ep\""}},
+      {"fsdp:world=6,tp=4", {"key world", "6", "a multiple of replicas * tp = 1 * 4"}},
+      {"vllm:tp=2,fused=yes", {"key fused", "\"yes\"", "on or off"}},
+      {"megatron:tp=2,vocab=0", {"key vocab", "0"}},
       {"trtllm:tp=2", {"unknown kind \"trtllm\"", "megatron", "vllm", "sglang", "fsdp"}},
       {"sglang:tp=4,ep=3", {"key ep", "3", "a divisor of tp=4"}},
       {"sglang:tp=2,ep=on", {"key ep", "on"}},
@@ -127,6 +130,11 @@ TEST(LayoutErrors, Tensors) {
       {"vllm:tp=8", {"tensor 0.gate", "dimension 1 over etp=8"}},
   };
   for (const Case& bad : cases) expect_refused(bad, model);
+
+  // The vocabulary of 10 with padding is 64, and 12.
+  expect_refused({"vllm:tp=3", {"tensor embed", "64 with padding", "over tp=3"}}, model);
+  expect_refused({"vllm:tp=8,vocab=12", {"tensor embed", "12 with padding", "over tp=8"}}, model);
+  expect_refused({"fsdp:world=4,tp=2", {"tensor 0.gate", "experts over tp=2"}}, model);
 
   Model heads = make_small_model({.layers = 1, .kv_heads = 3});
   expect_refused({"vllm:tp=2", {"tensor 0.k", "3 KV heads over tp=2", "one to divide the other"}},

@@ -32,7 +32,7 @@ const std::vector<Shard>& shards(const Layout& layout, int32_t rank) {
 
 TEST(LayoutFile, SaysWhatAGridSays) {
   const Model model = make_small_model({.layers = 4, .experts = 4});
-  const Layout grid = load("megatron:tp=2,ep=2,pp=2,etp=1", model);
+  const Layout grid = load("megatron:tp=2,ep=2,pp=2,etp=1,vocab=1", model);
   const Layout file = load(R"(
 meshes:
   stage0: {axes: [dp, tp], sizes: [1, 2], ranks: 0-1}
@@ -296,11 +296,11 @@ TEST(LayoutFile, AFileIsItsText) {
   const std::string text =
       "default: {mesh: {axes: [x], sizes: [2], ranks: 0-1}, placements: [shard(0)]}\n";
   std::ofstream(path) << text;
-  EXPECT_EQ(resolve_layout(path), text);
-  EXPECT_EQ(resolve_layout(text), text);
+  EXPECT_EQ(resolve_layout(path, Side::kGen), text);
+  EXPECT_EQ(resolve_layout(text, Side::kGen), text);
   EXPECT_EQ(load(path, model).maps, load(text, model).maps);
   std::ofstream(path) << text.substr(0, text.size() - 1);  // without the end of the line
-  EXPECT_EQ(resolve_layout(path), text);
+  EXPECT_EQ(resolve_layout(path, Side::kGen), text);
   std::ofstream(path) << "default: {absent: 1}\n";
   expect_layout_refused(path, model, Side::kTrain, {path + ":1: default.absent"});
   std::remove(path.c_str());

@@ -31,7 +31,7 @@ TEST(M2nSystem, HalvesAreMegatronGrids) {
   const Layout train = load_layout(text, model, Side::kTrain, 0);
   const Layout gen = load_layout(text, model, Side::kGen, 8);
   const Layout same_train = load_layout("megatron:ep=4,pp=2,edp=1", model, Side::kTrain, 0);
-  const Layout same_gen = load_layout("vllm:tp=2,dp=4", model, Side::kGen, 8);
+  const Layout same_gen = load_layout("vllm:tp=2,dp=4,vocab=2", model, Side::kGen, 8);
   EXPECT_EQ(train.maps, same_train.maps);
   EXPECT_EQ(train.tensor_map, same_train.tensor_map);
   EXPECT_EQ(gen.maps, same_gen.maps);
@@ -104,10 +104,11 @@ TEST(M2nSystem, AFileIsItsText) {
   std::ofstream(path) << text;
   const Layout from_file = load_layout(path, model, Side::kTrain, 0);
   EXPECT_EQ(from_file.spec, path);
-  EXPECT_EQ(resolve_layout(path), text);
-  EXPECT_EQ(from_file.maps, load_layout(resolve_layout(path), model, Side::kTrain, 0).maps);
-  EXPECT_EQ(resolve_layout("vllm:tp=2"), "vllm:tp=2");
-  EXPECT_THROW(resolve_layout("no such layout"), Error);
+  EXPECT_EQ(resolve_layout(path, Side::kGen), text);
+  EXPECT_EQ(from_file.maps,
+            load_layout(resolve_layout(path, Side::kGen), model, Side::kTrain, 0).maps);
+  EXPECT_EQ(resolve_layout("vllm:tp=2", Side::kGen), "vllm:tp=2");
+  EXPECT_THROW(resolve_layout("no such layout", Side::kGen), Error);
 
   std::ofstream(path) << "tp: 2\n";
   EXPECT_THROW(load_layout(path, model, Side::kTrain, 0), Error);

@@ -24,7 +24,7 @@ TEST(Megatron, FiveAxes) {
   // W = tp * dp = 4 = etp * ep * edp = 2 * 2 * 1. In a stage: tp = rank % 2, dp = rank / 2; etp =
   // rank % 2, ep = rank / 2.
   const Model model = make_small_model({.layers = 2, .experts = 4});
-  const Layout layout = train("megatron:tp=2,pp=2,ep=2,dp=2", model);
+  const Layout layout = train("megatron:tp=2,pp=2,ep=2,dp=2,vocab=1", model);
   EXPECT_EQ(layout.ranks, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(all_held(model, layout, "0.q"),
             (Held{"[0:8, 0:8]", "[8:16, 0:8]", "[0:8, 0:8]", "[8:16, 0:8]", "-", "-", "-", "-"}));
@@ -99,18 +99,27 @@ TEST(Megatron, KvHeadsAreSharedByNeighbours) {
             (Held{"[0:2, 0:8]", "[0:2, 0:8]", "[2:4, 0:8]", "[2:4, 0:8]"}));
 }
 
-TEST(Megatron, VocabularyIsCutInChunks) {
-  // ceil(10 / 4) = 3 rows, the last rank has one.
+TEST(Megatron, VocabularyIsPaddedBeforeItIsCut) {
+  // 10 rows: to a multiple of 1 * 4, which is 12, 3 each; of 2 * 4, which is 16, 4 each; of 128 * 4.
   const Model model = make_small_model({.layers = 1, .vocab = 10});
-  EXPECT_EQ(all_held(model, train("megatron:tp=4", model), "embed"),
+  EXPECT_EQ(all_held(model, train("megatron:tp=4,vocab=1", model), "embed"),
             (Held{"[0:3, 0:8]", "[3:6, 0:8]", "[6:9, 0:8]", "[9:10, 0:8]"}));
+  EXPECT_EQ(all_held(model, train("megatron:tp=4,vocab=2", model), "embed"),
+            (Held{"[0:4, 0:8]", "[4:8, 0:8]", "[8:10, 0:8]", "-"}));
+  EXPECT_EQ(all_held(model, train("megatron:tp=4", model), "head"),
+            (Held{"[0:10, 0:8]", "-", "-", "-"}));
+  // Qwen3: 151936 rows to 149 * 1024 = 152576, 19072 each.
+  const Model qwen = make_small_model({.layers = 1, .vocab = 151936});
+  const Layout layout = train("megatron:tp=8", qwen);
+  EXPECT_EQ(held(qwen, layout, "embed", 1), "[19072:38144, 0:8]");
+  EXPECT_EQ(held(qwen, layout, "embed", 7), "[133504:151936, 0:8]");
 }
 
 TEST(Megatron, TiedEmbeddingsAreAtBothEnds) {
   const Model model = make_small_model({.layers = 3, .tied = true});
-  EXPECT_EQ(all_held(model, train("megatron:tp=2,pp=3", model), "embed"),
+  EXPECT_EQ(all_held(model, train("megatron:tp=2,pp=3,vocab=1", model), "embed"),
             (Held{"[0:5, 0:8]", "[5:10, 0:8]", "-", "-", "[0:5, 0:8]", "[5:10, 0:8]"}));
-  EXPECT_EQ(all_held(model, train("megatron:tp=2", model), "embed"),
+  EXPECT_EQ(all_held(model, train("megatron:tp=2,vocab=1", model), "embed"),
             (Held{"[0:5, 0:8]", "[5:10, 0:8]"}));
 }
 
