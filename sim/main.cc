@@ -146,6 +146,7 @@ int run(int argc, char** argv) {
   demand_command->add_option("--rank", demand.rank, "only this gen rank, by tensor")
       ->check(CLI::NonNegativeNumber)
       ->type_name("R");
+  demand_command->add_flag("--pairs", demand.pairs, "from whom: by pair of ranks");
 
   std::string checked;
   CLI::App* check_command =

@@ -31,6 +31,7 @@ struct DemandOptions {
   InputSpec inputs;  // fabric unused
   std::string tensor;
   int32_t rank = -1;
+  bool pairs = false;  // by holder and needer
 };
 
 struct SimulatePlanOptions {

@@ -31,6 +31,62 @@ std::string print_holders(const Need& need) {
              : fmt::format("{}-{}", need.fewest_holders, need.most_holders);
 }
 
+/// What one rank may ask of another: all that it has of what is needed, and that which nobody else
+/// has.
+struct Offer {
+  int64_t bytes = 0, only = 0;
+};
+using Offers = std::map<std::pair<int32_t, int32_t>, Offer>;  // by holder and needer
+
+/// Of one tensor, or of all; to one gen rank, or to all.
+Offers find_offers(const Problem& problem, int32_t tensor, int32_t rank) {
+  Offers offers;
+  const auto add = [&](int32_t holder_set, int32_t needer_set, int64_t bytes) {
+    const auto& holders = problem.demand.rank_sets[static_cast<size_t>(holder_set)];
+    for (const int32_t needer : problem.demand.rank_sets[static_cast<size_t>(needer_set)]) {
+      if (rank >= 0 && needer != rank) continue;
+      if (std::binary_search(holders.begin(), holders.end(), needer)) continue;  // a local copy
+      for (const int32_t holder : holders) {
+        Offer& offer = offers[{holder, needer}];
+        offer.bytes += bytes;
+        if (holders.size() == 1) offer.only += bytes;
+      }
+    }
+  };
+  if (tensor < 0) {
+    for (const DemandClass& each : problem.demand.classes) {
+      add(each.holders, each.needers, each.bytes);
+    }
+    return offers;
+  }
+  const int32_t overlay = problem.demand.tensor_overlay[static_cast<size_t>(tensor)];
+  for (const Atom& atom : problem.demand.overlays[static_cast<size_t>(overlay)].atoms) {
+    add(atom.holders, atom.needers, box_bytes(problem, tensor, atom.box));
+  }
+  return offers;
+}
+
+Json json_rows(const Offers& offers) {
+  Json rows = Json::array();
+  for (const auto& [pair, offer] : offers) {
+    rows.push_back({{"from", pair.first},
+                    {"to", pair.second},
+                    {"bytes", offer.bytes},
+                    {"only_bytes", offer.only}});
+  }
+  return rows;
+}
+
+void print_offers(const Offers& offers) {
+  std::vector<std::vector<std::string>> table;
+  for (const auto& [pair, offer] : offers) {
+    table.push_back({fmt::format("rank {}", pair.first), fmt::format("rank {}", pair.second),
+                     print_bytes(static_cast<double>(offer.bytes)),
+                     print_bytes(static_cast<double>(offer.only))});
+  }
+  print_table({"from", "to", "has of its needs", "nobody else has"}, table);
+}
+
 int32_t find_tensor(const Model& model, const std::string& name) {
   for (size_t t = 0; t < model.tensors.size(); ++t) {
     if (model.tensors[t].name == name) return static_cast<int32_t>(t);
@@ -75,9 +131,11 @@ int run_demand(const Common& common, const DemandOptions& options) {
         for (const int32_t rank : local) add(tensor, rank, bytes, holders, true);
       });
 
+  const Offers offers = options.pairs ? find_offers(problem, only_tensor, options.rank) : Offers{};
   if (common.json) {
-    Json rows = Json::array();
+    Json rows = json_rows(offers);
     for (const auto& [key, need] : needs) {
+      if (options.pairs) break;
       Json row;
       if (key.first >= 0) row["rank"] = key.first;
       if (key.second >= 0)
@@ -102,6 +160,10 @@ int run_demand(const Common& common, const DemandOptions& options) {
       problem.model.tensors.size(), problem.train.ranks.size(), problem.gen.ranks.size(),
       print_bytes(static_cast<double>(problem.demand.bytes)),
       print_bytes(static_cast<double>(problem.demand.copy_bytes)));
+  if (options.pairs) {
+    print_offers(offers);
+    return 0;
+  }
   std::vector<std::vector<std::string>> table;
   for (const auto& [key, need] : needs) {
     const std::string what = key.second >= 0

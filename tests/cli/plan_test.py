@@ -110,10 +110,36 @@ class Plan(CliTest):
         self.assertEqual(sum(row["bytes"] for row in demand["rows"]), demand["demand_bytes"])
         one = self.json("demand", *TINY[:6], "--tensor", "lm_head.weight")
         self.assertEqual(len(one["rows"]), 8)
-        # 50 rows over 4 ranks: 13, 13, 13, 11 rows of 16 bf16 elements; two engines.
-        self.assertEqual([row["bytes"] for row in one["rows"]], [416, 416, 416, 352] * 2)
+        # 50 rows, 64 with padding, over 4 ranks: 16, 16, 16, 2 rows of 16 bf16 elements; two engines.
+        self.assertEqual([row["bytes"] for row in one["rows"]], [512, 512, 512, 64] * 2)
         by_tensor = self.json("demand", *TINY[:6], "--rank", "4")
         self.assertEqual(sum(row["bytes"] for row in by_tensor["rows"]), demand["rows"][0]["bytes"])
+        # Without a copy of their own, needers may take each byte from any holder: of train stage 1, which alone has the
+        # head, ranks 2 and 3 both have all of it.
+        pairs = self.json("demand", *TINY[:6], "--tensor", "lm_head.weight", "--pairs")["rows"]
+        self.assertEqual({row["from"] for row in pairs}, {2, 3})
+        self.assertEqual(sum(row["bytes"] for row in pairs), 2 * sum(row["bytes"] for row in one["rows"]))
+        self.assertEqual(sum(row["only_bytes"] for row in pairs), 0)
+        to_four = self.json("demand", *TINY[:6], "--rank", "4", "--pairs")["rows"]
+        self.assertEqual({row["to"] for row in to_four}, {4})
+        self.assertGreater(sum(row["only_bytes"] for row in to_four), 0)  # its experts
+        table = self.run_program("demand", *TINY[:6], "--pairs").stdout
+        self.assertIn("nobody else has", table)
+
+    def test_framework_buffers(self):
+        # Fused, interleaved and cut through KV heads: every byte arrives where the engine keeps it.
+        for train, gen in [
+            ("megatron:ep=2,pp=2,fused=on", "vllm:tp=4,dp=2,fused=on"),
+            ("megatron:tp=4,etp=1,ep=4,fused=on", "vllm:tp=2,ep=on,fused=on"),
+            ("megatron:tp=4,etp=1", "sglang:tp=2,ep=2,fused=on"),
+            ("fsdp:world=4,replicas=2", "megatron:tp=2,fused=on"),
+        ]:
+            for strategy in STRATEGIES:
+                inputs = [*TINY[:2], "--train", train, "--gen", gen, "--fabric", "dgx-h100", "--strategy", strategy]
+                path, _ = self.plan(*inputs)
+                self.run_program("check", path)
+                done = self.run_program(path, "--verify", "--json", "-", program="refit-exec")
+                self.assertTrue(json.loads(done.stdout)["verified"], inputs)
 
     def test_replay(self):
         for strategy in STRATEGIES:
