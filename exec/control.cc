@@ -472,18 +472,31 @@ void Control::check() const {
   if (state_->failed) state_->report();
 }
 
-void Control::barrier() {
+int64_t Control::arrive() {
   State& state = *state_;
-  std::unique_lock lock(state.mutex);
+  const std::lock_guard lock(state.mutex);
   check();
-  const int64_t before = state.barriers;
+  const int64_t number = state.barriers + 1;
   if (state.hub()) {
     state.arrive();
   } else {
-    state.links[0].send({Head::kArrive, state.rank, before + 1, 0});
+    state.links[0].send({Head::kArrive, state.rank, number, 0});
   }
-  state.changed.wait(lock, [&] { return state.barriers != before || state.failed; });
-  if (state.barriers == before) state.report();
+  return number;
+}
+
+bool Control::passed(int64_t number) const {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->barriers >= number) return true;
+  check();
+  return false;
+}
+
+void Control::barrier() {
+  const int64_t number = arrive();
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->barriers >= number || state_->failed; });
+  if (state_->barriers < number) state_->report();
 }
 
 std::vector<std::string> Control::gather(const std::string& mine) {

@@ -55,6 +55,11 @@ class Control {
 
   void barrier();
 
+  /// The same in two parts, for those who have something to do meanwhile: is the barrier over whose
+  /// number arrive() gave? Throws when the world has failed before.
+  int64_t arrive();
+  bool passed(int64_t number) const;
+
   /// Brings everybody's text to rank 0, by rank; the others get nothing and do not wait.
   std::vector<std::string> gather(const std::string& mine);
 

@@ -27,7 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kFragment = int64_t{1} << 20;  // large enough for full rate, small enough to pack
 constexpr int kWindow = 4;                       // fragments of a message in flight
-constexpr int kOpenTag = 0;                      // steps are tagged from 1 on
 
 void check_mpi(int code, const std::string& what) {
   if (code == MPI_SUCCESS) return;
@@ -61,6 +60,9 @@ struct Flow {
   Cursor cursor;                 // what is packed or unpacked next
   int64_t posted = 0, done = 0;  // bytes
   std::deque<Fragment> window;   // in the order of the message
+  // Handing a message to MPI is not its arrival, with which a step ends.
+  Fragment receipt;
+  bool receipt_sent = false;
 };
 
 /// The channel's group that runs.
@@ -76,8 +78,8 @@ class Idle {
   void reset() { count_ = 0; }
   void pause() {
     if (count_++ < spins_) return;
-    const int doublings = std::min((count_ - spins_) / 4, 4);
-    std::this_thread::sleep_for(std::chrono::microseconds(25 << doublings));  // up to 400 us
+    const int doublings = std::min((count_ - spins_) / 8, 2);
+    std::this_thread::sleep_for(std::chrono::microseconds(25 << doublings));  // up to 100 us
   }
 
  private:
@@ -101,7 +103,7 @@ class MpiBackend final : public Backend {
   void connect(std::span<const int32_t> peers) override;
   void post(const Group& group) override;
   int32_t wait_any() override;
-  void barrier() override { control_.barrier(); }
+  void barrier() override;
   void abort(const std::string& reason) override { control_.abort(reason); }
 
  private:
@@ -109,6 +111,7 @@ class MpiBackend final : public Backend {
   struct Request {
     Flows::iterator flow;
     Fragment* fragment;
+    bool send;
   };
   struct Copy {
     const Part *to, *from;
@@ -119,7 +122,9 @@ class MpiBackend final : public Backend {
   bool poll();
   void advance(Flows::iterator flow);
   void end_message(int32_t channel);
-  int tag(const Group& group) const { return 1 + group.step % highest_tag_; }
+  void give(Flows::iterator flow, Fragment& fragment, bool send, int tag);
+  /// Messages have odd tags and their receipts even ones; 0 is for connections.
+  int tag(const Group& group) const { return 1 + 2 * (group.step % (highest_tag_ / 2 - 1)); }
   std::string describe_stall() const;
 
   Control& control_;
@@ -165,10 +170,8 @@ void MpiBackend::connect(std::span<const int32_t> peers) {
   for (const int32_t peer : peers) {
     if (peer == rank_) continue;
     const std::string what = fmt::format("rank {}, connection with rank {}", rank_, peer);
-    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kOpenTag, comms_[0], &requests.emplace_back()),
-              what);
-    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, peer, kOpenTag, comms_[0], &requests.emplace_back()),
-              what);
+    check_mpi(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, comms_[0], &requests.emplace_back()), what);
+    check_mpi(MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, comms_[0], &requests.emplace_back()), what);
   }
   for (int done = 0; done == 0;) {
     control_.check();
@@ -188,7 +191,9 @@ void MpiBackend::post(const Group& group) {
   for (const bool send : {false, true}) {  // receives first: nothing arrives unexpected
     for (const Part& part : send ? group.sends : group.recvs) {
       if (part.peer != rank_) {
-        fill_window(flows_.emplace(flows_.end(), part, group, send));
+        const auto flow = flows_.emplace(flows_.end(), part, group, send);
+        fill_window(flow);
+        if (send) give(flow, flow->receipt, false, tag(group) + 1);
       } else if (send) {
         REFIT_CHECK(copied != nullptr && copied->bytes == part.bytes);
         copies_.push_back({copied, &part, group.channel});
@@ -219,16 +224,18 @@ void MpiBackend::fill_window(Flows::iterator flow) {
       if (flow->send) pack(flow->cursor, fragment.at, fragment.bytes);
     }
     flow->posted += fragment.bytes;
-    const MPI_Comm comm = comms_[static_cast<size_t>(flow->group->channel)];
-    const int bytes = static_cast<int>(fragment.bytes), peer = flow->part->peer;
-    MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
-    request_of_.push_back({flow, &fragment});
-    const int code =
-        flow->send
-            ? MPI_Isend(fragment.at, bytes, MPI_BYTE, peer, tag(*flow->group), comm, &request)
-            : MPI_Irecv(fragment.at, bytes, MPI_BYTE, peer, tag(*flow->group), comm, &request);
-    check_mpi(code, fmt::format("{}: rank {}", step_name(rank_, *flow->group), peer));
+    give(flow, fragment, flow->send, tag(*flow->group));
   }
+}
+
+void MpiBackend::give(Flows::iterator flow, Fragment& fragment, bool send, int tag) {
+  const MPI_Comm comm = comms_[static_cast<size_t>(flow->group->channel)];
+  const int bytes = static_cast<int>(fragment.bytes), peer = flow->part->peer;
+  MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+  request_of_.push_back({flow, &fragment, send});
+  check_mpi(send ? MPI_Isend(fragment.at, bytes, MPI_BYTE, peer, tag, comm, &request)
+                 : MPI_Irecv(fragment.at, bytes, MPI_BYTE, peer, tag, comm, &request),
+            fmt::format("{}: rank {}", step_name(rank_, *flow->group), peer));
 }
 
 int32_t MpiBackend::wait_any() {
@@ -289,7 +296,7 @@ bool MpiBackend::poll() {
     }
     int bytes = 0;
     MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
-    if (!flow.send && bytes != request.fragment->bytes) {
+    if (!request.send && bytes != request.fragment->bytes) {
       throw Error(fmt::format("{}: rank {} sends {} bytes, expected {}", at, flow.part->peer, bytes,
                               request.fragment->bytes),
                   ErrorKind::kWork);
@@ -324,8 +331,26 @@ void MpiBackend::advance(Flows::iterator flow) {
     fill_window(flow);
   }
   if (flow->done < flow->part->bytes) return;
+  if (!flow->send && !flow->receipt_sent) {
+    flow->receipt_sent = true;
+    give(flow, flow->receipt, true, tag(*flow->group) + 1);
+  }
+  if (!flow->receipt.done) return;
   end_message(flow->group->channel);
   flows_.erase(flow);
+}
+
+/// What MPI has taken may still need its hands: it works only while it is called.
+void MpiBackend::barrier() {
+  const int64_t number = control_.arrive();
+  while (!control_.passed(number)) {
+    int found = 0;
+    if (!comms_.empty()) {
+      MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comms_[0], &found, MPI_STATUS_IGNORE);
+    }
+    idle_.pause();
+  }
+  idle_.reset();
 }
 
 void MpiBackend::end_message(int32_t channel) {

@@ -133,6 +133,8 @@ class Fabric:
             "btl": "tcp,vader,self",  # vader: shared memory, which stands for NVLink
             "btl_tcp_if_include": f"{SUBNET}.0/24",
             "oob_tcp_if_include": f"{SUBNET}.0/24",
+            "btl_tcp_eager_limit": "4096",
+            "btl_tcp_rndv_eager_limit": "1024",  # else 64 KB of a message travel before its receiver is ready
             "mpi_yield_when_idle": "1",
         }
         if recovery:
