@@ -4,22 +4,29 @@
 Every case of cases.yaml is planned with every strategy that `refit compare` knows, replayed by refit-exec over
 Open MPI on network namespaces shaped to the fabric's rates, and every byte is verified. In the same run a third
 party moves the same tensors: gather to one rank and broadcast, with Open MPI's collectives and with gloo.
+
+--trials and --rounds run on loopback, without the fabric: ranks that are killed or stopped, and many refits in a row.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import yaml
-from fabric import CpuIdle, Fabric, why_not
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tests/exec"))
+import mpi_job  # noqa: E402
+from fabric import CpuIdle, Fabric, why_not  # noqa: E402
+
 NEAR = 0.10  # measured / predicted within 1 +- NEAR; predictions that differ by less are not ranked
 TIE = 0.03   # a strategy that is faster than ours by less is not faster: runs differ by as much
 
@@ -129,6 +136,49 @@ def run_cases(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     return faults
 
 
+def kill_ranks(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
+    """Kills or stops a rank of 16 at a random moment, again and again: every survivor has to end in time and name it."""
+    fabric_file = ROOT / "topologies/emulated-4x4.yaml"
+    job = Job(args, fabric_file, {"name": "trials", "model": "dense-50mb", "train": "megatron:tp=8", "gen": "vllm:tp=8"}, folder)
+    plan, ranks = job.plan("refit")
+    program = [str(args.bin / "refit-exec"), str(plan), "--backend", "mpi", "--iterations", "100000"]
+    draw = random.Random(args.seed)
+    faults, slowest = [], 0.0
+    for number in range(args.trials):
+        how = signal.SIGKILL if number % 2 == 0 else signal.SIGSTOP
+        found = mpi_job.trial([*mpi_job.MPIRUN, *mpi_job.RECOVERY, "-np", str(ranks)], program, ranks, 2, draw, how)
+        slowest = max(slowest, found.slowest_s)
+        print(f"  trial {number + 1}: {found.how} of rank {found.victim}, last survivor ended after {found.slowest_s:.2f} s {found.fault}", flush=True)
+        if found.fault:
+            faults.append(f"trial {number + 1}: {found.fault}")
+    print(f"{args.trials} trials at --timeout 2s, {len(faults)} with faults, slowest survivor {slowest:.2f} s")
+    return faults
+
+
+def endure(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
+    """Many refits in a row on 16 ranks: every one verified, memory flat."""
+    fabric_file = ROOT / "topologies/emulated-4x4.yaml"
+    job = Job(args, fabric_file, {"name": "rounds", "model": "dense-50mb", "train": "megatron:tp=8", "gen": "vllm:tp=8"}, folder)
+    plan, ranks = job.plan("refit")
+    program = [str(args.bin / "refit-exec"), str(plan), "--backend", "mpi", "--verify", "--iterations", str(args.rounds)]
+    run = mpi_job.Job([*mpi_job.MPIRUN, "-np", str(ranks)], program)
+    sizes = []
+    try:
+        while run.process.poll() is None:
+            sizes.append(run.memory_kib())
+            time.sleep(0.2)
+    finally:
+        run.stop()
+    sizes = [size for size in sizes if size is not None and len(size) == ranks]
+    if run.process.returncode != 0 or "every byte equal" not in run.out or len(sizes) < 8:
+        return [f"{args.rounds} refits in a row: exit {run.process.returncode}, {len(sizes)} samples, {run.lines[-3:]}"]
+    totals = [sum(size) for size in sizes]
+    early, late = max(totals[: len(totals) // 2]), max(totals[len(totals) // 2:])
+    print(f"{args.rounds} refits in a row on {ranks} ranks, every byte of each verified; resident memory of all ranks: "
+          f"{early / 1024:.1f} MiB at most in the first half, {late / 1024:.1f} MiB in the second")
+    return [] if late <= 1.02 * early else [f"memory grows from {early} to {late} KiB"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("bin", type=pathlib.Path, help="folder of refit and refit-exec")
@@ -138,6 +188,9 @@ def main() -> int:
     parser.add_argument("--cost", default="emulated", help="cost model of the predictions (default emulated)")
     parser.add_argument("--no-collectives", dest="collectives", action="store_false", help="leave the third parties out")
     parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep plans and reports, to calibrate with")
+    parser.add_argument("--trials", type=int, default=0, metavar="N", help="instead: kill or stop a rank, N times (50 is a good number)")
+    parser.add_argument("--rounds", type=int, default=0, metavar="N", help="instead: N verified refits in a row, watching memory (200)")
+    parser.add_argument("--seed", type=int, default=1, help="of the trials")
     args = parser.parse_args()
     args.bin = args.bin.resolve()
     reason = why_not()
@@ -146,7 +199,13 @@ def main() -> int:
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))  # leaves the contexts, which clean up
     with tempfile.TemporaryDirectory(prefix="refit-emulated-") as folder:
-        faults = run_cases(args, pathlib.Path(folder))
+        faults = []
+        if args.trials:
+            faults += kill_ranks(args, pathlib.Path(folder))
+        if args.rounds:
+            faults += endure(args, pathlib.Path(folder))
+        if not args.trials and not args.rounds:
+            faults += run_cases(args, pathlib.Path(folder))
     print("\n" + ("\n".join(faults) if faults else "every figure is where it should be, every byte equal"))
     return 1 if faults else 0
 

@@ -68,6 +68,14 @@ class Job:
             pid = int(re.search(r"^PPid:\s*(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M).group(1))
         return False
 
+    def memory_kib(self) -> list[int] | None:
+        """Resident memory of each rank that runs; None when one has just ended."""
+        try:
+            texts = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in self.ranks().values()]
+            return [int(re.search(r"^VmRSS:\s*(\d+)", text, re.M).group(1)) for text in texts]
+        except (OSError, AttributeError):
+            return None
+
     def ended(self) -> dict[int, tuple[int, float]]:
         """Status of the ranks that have ended, and when."""
         found = {}

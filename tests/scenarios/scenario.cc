@@ -164,7 +164,12 @@ Scenario read_scenario(const Value& value) {
   }
   if (const Value* faults = value.find("faults")) {
     for (size_t i = 0; i < faults->size(); ++i) {
-      scenario.fault_kinds.push_back((*faults)[i].at("kind").as_text());
+      const Value& fault = (*faults)[i];
+      scenario.fault_kinds.push_back(fault.at("kind").as_text());
+      if (const Value* rank = fault.find("rank")) {
+        scenario.fault_rank[fault.at("kind").as_text()] =
+            static_cast<int32_t>(rank->as_int(0, 1 << 16));
+      }
     }
   }
   scenario.expect = value.at("expect");

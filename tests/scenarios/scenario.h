@@ -61,6 +61,7 @@ struct Scenario {
   std::map<std::string, std::vector<int32_t>> hosts;
   std::vector<std::vector<int32_t>> domains;
   std::vector<std::string> fault_kinds;
+  std::map<std::string, int32_t> fault_rank;  // that a fault hits (the last, of one kind)
   std::vector<std::string> exec_keys, expect_keys;
   std::optional<Value> exec, expect;
   std::vector<std::string> error_words;  // empty: no refusal is expected

@@ -25,6 +25,14 @@ constexpr std::string_view kExercised[] = {
     "exec.poison_staging",           // what is written is poisoned; nothing is staged in between
     "exec.between_rounds",           // reallocate_source_storage
     "exec.plan_with_empty_storage",  // a plan never sees storage
+    "exec.hooks",
+    "exec.finalize_hook",
+    "exec.frozen",  // a plan never names it
+    "exec.reader_thread",
+    "exec.resume_attempt_during_write",
+    "faults.raise_in_finalize",
+    "faults.kill",
+    "expect.finalize_calls",
     "expect.bytes_received_per_rank",
     "expect.total_bytes",
     "expect.remote_bytes_per_rank",
@@ -57,7 +65,6 @@ struct Reason {
   std::string_view feature, reason;
 };
 
-constexpr std::string_view kHooks = "the executor has no hooks yet";
 constexpr std::string_view kSlow = "needs a backend that can be slowed down";
 constexpr std::string_view kConnections = "the host backend opens no connections: mpi, nccl";
 constexpr std::string_view kFaults = "needs faults injected into a running executor";
@@ -67,12 +74,6 @@ constexpr std::string_view kDtypes = "layouts and plans have one dtype per tenso
 constexpr std::string_view kBlocks = "quantised weights have no companions (scales) yet";
 
 constexpr Reason kWaiting[] = {
-    {"exec.hooks", kHooks},
-    {"exec.finalize_hook", kHooks},
-    {"exec.frozen", kHooks},
-    {"exec.reader_thread", kHooks},
-    {"exec.resume_attempt_during_write", kHooks},
-    {"expect.finalize_calls", kHooks},
     {"exec.after_round", "buffers that the engine relays are not detected at binding yet"},
     {"exec.force_source", "replicas are chosen by the search; no knob forces one"},
     {"exec.copy_delay_s", kSlow},
@@ -85,10 +86,9 @@ constexpr Reason kWaiting[] = {
     {"exec.chunk_bytes", kBuckets},
     {"exec.shared_bucket", kBuckets},
     {"expect.min_buckets", kBuckets},
-    {"faults.kill", kFaults},
     {"faults.join", kFaults},
-    {"faults.raise_in_finalize", kHooks},
-    {"faults.tamper_local_plan", "ranks of the host backend share one plan: mpi"},
+    {"faults.tamper_local_plan",
+     "ranks of the host backend share one plan; tests/exec/mpi_test.py has it on mpi"},
     {"faults.perturb", kFaults},
     {"verify.dtype", kDtypes},
     {"dst.dtype", kDtypes},
