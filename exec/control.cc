@@ -228,7 +228,7 @@ struct Control::State {
   Clock::time_point failed_at;
   bool told = false;  // rank 0 knows of the failure
   double grace_s = 0;
-  std::function<void(const std::string&)> hang;
+  std::function<void(const Error&)> hang;
 
   std::atomic<bool> failed = false;  // `reason` does not change once it is set
   std::atomic<int64_t> own = 0;
@@ -425,7 +425,7 @@ void Control::State::serve() {
     if (failed && hang && seconds_since(failed_at) > grace_s) {
       const auto act = std::exchange(hang, nullptr);
       lock.unlock();
-      act(reason);
+      act(Error(reason, kind));
       lock.lock();
     }
   }
@@ -449,6 +449,7 @@ Control::~Control() {
   State& state = *state_;
   {
     std::unique_lock lock(state.mutex);
+    state.hang = nullptr;
     state.send_all({Head::kBye, state.rank, 0, 0});
     // A socket that is closed with unread data resets the connection, and what was sent last may be
     // lost with it: the others close first, and rank 0 waits for that a little.
@@ -457,7 +458,7 @@ Control::~Control() {
         return !link.open() || (link.out.empty() && (!state.hub() || link.left));
       });
     };
-    state.changed.wait_for(lock, std::chrono::seconds(1), rest);
+    state.changed.wait_for(lock, std::chrono::milliseconds(500), rest);
     state.closing = true;
   }
   state.thread.join();
@@ -526,7 +527,7 @@ void Control::abort(const std::string& reason, ErrorKind kind) {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
   state.fail_world(state.rank, kind, reason);
-  state.changed.wait_for(lock, std::chrono::seconds(1), [&] { return state.told; });
+  state.changed.wait_for(lock, std::chrono::milliseconds(500), [&] { return state.told; });
 }
 
 void Control::add_progress(int64_t amount) { state_->own += amount; }
@@ -539,7 +540,7 @@ int64_t Control::progress() const {
   return sum;
 }
 
-void Control::on_hang(double grace_s, std::function<void(const std::string&)> act) {
+void Control::on_hang(double grace_s, std::function<void(const Error&)> act) {
   const std::lock_guard lock(state_->mutex);
   state_->grace_s = grace_s;
   state_->hang = std::move(act);

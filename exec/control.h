@@ -63,7 +63,7 @@ class Control {
   /// Brings everybody's text to rank 0, by rank; the others get nothing and do not wait.
   std::vector<std::string> gather(const std::string& mine);
 
-  /// This rank has failed. Returns when rank 0 knows, or after a second.
+  /// This rank has failed. Returns when rank 0 knows, or after half a second.
   void abort(const std::string& reason, ErrorKind kind = ErrorKind::kWork);
 
   bool failed() const;
@@ -77,9 +77,10 @@ class Control {
   /// Longest time between a change on one rank and its being known to all.
   double delay_s() const;
 
-  /// For processes that may hang where no check() is made: `act` is called with the reason, on the
-  /// control thread, when the world has failed for `grace_s` and this object still exists.
-  void on_hang(double grace_s, std::function<void(const std::string&)> act);
+  /// For processes that may hang where no check() is made: `act` is called with what check() would
+  /// throw, on the control thread, when the world has failed for `grace_s` and this object has not
+  /// begun to end.
+  void on_hang(double grace_s, std::function<void(const Error&)> act);
 
  private:
   struct State;

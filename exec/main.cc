@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -152,15 +153,17 @@ int main_guarded(int argc, char** argv) {
 }  // namespace refit
 
 int main(int argc, char** argv) {
+  int code = 1;
   try {
-    const int code = refit::main_guarded(argc, argv);
+    code = refit::main_guarded(argc, argv);
     refit::finish_output();
     return code;
   } catch (const refit::Error& error) {
     refit::log_line(std::string("refit-exec: ") + error.what());
-    return error.kind() == refit::ErrorKind::kInput ? 2 : 1;
+    code = error.kind() == refit::ErrorKind::kInput ? 2 : 1;
   } catch (const std::exception& error) {
     refit::log_line(std::string("refit-exec: ") + error.what());
-    return 1;
   }
+  std::fflush(stdout);
+  std::_Exit(code);  // exit handlers of a transport may wait for ranks that are gone
 }

@@ -19,7 +19,8 @@ namespace refit {
 /// as MPI itself may hang for good once a rank is gone.
 ///
 /// Progress is that of the whole world: while any rank moves anything, none times out. After a
-/// failure MPI cannot be finalised: report it and end the process with `_exit`.
+/// failure MPI may still read this rank's memory, as nothing can be taken back from it, and cannot
+/// be finalised: report the error and end the process.
 class MpiWorld {
  public:
   /// Initialises MPI. Rank r of the world is process `process_of[r]` of MPI_COMM_WORLD; empty: they

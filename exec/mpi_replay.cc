@@ -25,7 +25,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kGrace = 1;  // seconds until a process that hangs in MPI after a failure is ended
+constexpr double kGrace =
+    0.5;  // seconds until a process that hangs in MPI after a failure is ended
 
 Whereabouts whereabouts() {
   std::array<char, 256> host{};
@@ -145,9 +146,9 @@ std::optional<MpiOutcome> replay_on_mpi(const std::string& path,
                                         const std::vector<int32_t>& process_of,
                                         const ReplayOptions& options) {
   MpiWorld world(process_of, options.timeout_s);
-  world.control().on_hang(kGrace, [](const std::string& reason) {
-    log_line("refit-exec: " + reason);
-    std::_Exit(1);
+  world.control().on_hang(kGrace, [](const Error& error) {
+    log_line(std::string("refit-exec: ") + error.what());
+    std::_Exit(error.kind() == ErrorKind::kInput ? 2 : 1);
   });
   try {
     return replay(world, path, options);

@@ -154,7 +154,7 @@ TEST(Control, AHangIsReportedWhereNobodyLooks) {
   std::atomic<int> told = 0;
   run_world(3, 30, [&](int32_t rank, Control& control) {
     std::promise<std::string> reported;
-    control.on_hang(0.05, [&](const std::string& reason) { reported.set_value(reason); });
+    control.on_hang(0.05, [&](const Error& error) { reported.set_value(error.what()); });
     if (rank == 1) control.abort("rank 1: broken");
     EXPECT_EQ(reported.get_future().get(), "rank 1: broken");
     ++told;

@@ -109,7 +109,7 @@ class Mpi(CliTest):
     def test_every_survivor_names_the_rank_that_is_gone(self):
         plan, _ = self.plan(*LARGE)
         draw = random.Random(int(os.environ.get("REFIT_TEST_SEED", "1")))
-        for number in range(int(os.environ.get("REFIT_TEST_KILLS", "4"))):
+        for number in range(int(os.environ.get("REFIT_TEST_KILLS", "3"))):
             how = signal.SIGKILL if number % 2 == 0 else signal.SIGSTOP
             found = trial([*MPIRUN, *RECOVERY, "-np", "4"], [EXEC, str(plan), "--backend", "mpi", "--iterations", "100000"], 4, 1, draw, how)
             self.assertEqual(found.fault, "", found)
