@@ -26,7 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kFragment = int64_t{1} << 20;  // large enough for full rate, small enough to pack
-constexpr int kWindow = 4;                       // fragments of a message in flight
+constexpr int64_t kLargeRun = int64_t{1} << 16;
+constexpr int kWindow = 4;  // fragments of a message in flight
 
 void check_mpi(int code, const std::string& what) {
   if (code == MPI_SUCCESS) return;
@@ -39,7 +40,7 @@ void check_mpi(int code, const std::string& what) {
 
 /// A part of a message that MPI has.
 struct Fragment {
-  std::byte* at = nullptr;  // in place, or in `block`
+  std::byte* at = nullptr;  // in `block`, or in place where that is empty
   std::vector<std::byte> block;
   int64_t bytes = 0;
   bool done = false;
@@ -48,16 +49,16 @@ struct Fragment {
 /// One message under way.
 struct Flow {
   Flow(const Part& the_part, const Group& the_group, bool sends)
-      : part(&the_part), group(&the_group), send(sends), cursor(the_part.boxes) {
-    const bool one_block = part->boxes.size() == 1 && part->boxes[0].dims == 0;
-    in_place = one_block ? part->boxes[0].base : nullptr;
+      : part(&the_part), group(&the_group), send(sends), ahead(the_part.boxes), behind(ahead) {
+    large_runs = std::all_of(part->boxes.begin(), part->boxes.end(),
+                             [](const Strided& box) { return box.run >= kLargeRun; });
   }
 
   const Part* part;
   const Group* group;
   bool send;
-  std::byte* in_place;           // null: packed
-  Cursor cursor;                 // what is packed or unpacked next
+  bool large_runs;               // fragments that lie in one run travel in place
+  Cursor ahead, behind;          // of what MPI gets next, and of what has arrived (receives)
   int64_t posted = 0, done = 0;  // bytes
   std::deque<Fragment> window;   // in the order of the message
   // Handing a message to MPI is not its arrival, with which a step ends.
@@ -86,6 +87,14 @@ class Idle {
   int spins_;
   int count_ = 0;
 };
+
+void skip(Cursor& cursor, int64_t bytes) {
+  while (bytes > 0) {
+    const int64_t now = std::min(bytes, cursor.left());
+    cursor.pass_bytes(now);
+    bytes -= now;
+  }
+}
 
 std::string step_name(int32_t rank, const Group& group) {
   return fmt::format("rank {}, channel {}, step {}", rank, group.channel, group.step);
@@ -210,8 +219,9 @@ void MpiBackend::fill_window(Flows::iterator flow) {
   while (flow->posted < flow->part->bytes && std::ssize(flow->window) < kWindow) {
     Fragment& fragment = flow->window.emplace_back();
     fragment.bytes = std::min(kFragment, flow->part->bytes - flow->posted);
-    if (flow->in_place != nullptr) {
-      fragment.at = flow->in_place + flow->posted;
+    if (flow->large_runs && flow->ahead.left() >= fragment.bytes) {
+      fragment.at = flow->ahead.at();
+      flow->ahead.pass_bytes(fragment.bytes);
     } else {
       if (!blocks_.empty()) {
         fragment.block = std::move(blocks_.back());
@@ -221,7 +231,11 @@ void MpiBackend::fill_window(Flows::iterator flow) {
         fragment.block.resize(static_cast<size_t>(fragment.bytes));
       }
       fragment.at = fragment.block.data();
-      if (flow->send) pack(flow->cursor, fragment.at, fragment.bytes);
+      if (flow->send) {
+        pack(flow->ahead, fragment.at, fragment.bytes);
+      } else if (flow->large_runs) {
+        skip(flow->ahead, fragment.bytes);
+      }
     }
     flow->posted += fragment.bytes;
     give(flow, fragment, flow->send, tag(*flow->group));
@@ -321,9 +335,11 @@ bool MpiBackend::poll() {
 void MpiBackend::advance(Flows::iterator flow) {
   while (!flow->window.empty() && flow->window.front().done) {
     Fragment& fragment = flow->window.front();
-    if (flow->in_place == nullptr) {
-      if (!flow->send) unpack(flow->cursor, fragment.at, fragment.bytes);
+    if (!fragment.block.empty()) {
+      if (!flow->send) unpack(flow->behind, fragment.at, fragment.bytes);
       blocks_.push_back(std::move(fragment.block));
+    } else if (!flow->send) {
+      skip(flow->behind, fragment.bytes);
     }
     flow->done += fragment.bytes;
     control_.add_progress(fragment.bytes);

@@ -146,7 +146,7 @@ def kill_ranks(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     faults, slowest = [], 0.0
     for number in range(args.trials):
         how = signal.SIGKILL if number % 2 == 0 else signal.SIGSTOP
-        found = mpi_job.trial([*mpi_job.MPIRUN, *mpi_job.RECOVERY, "-np", str(ranks)], program, ranks, 2, draw, how)
+        found = mpi_job.trial(["nice", "-n", "-15", *mpi_job.MPIRUN, *mpi_job.RECOVERY, "-np", str(ranks)], program, ranks, 2, draw, how)
         slowest = max(slowest, found.slowest_s)
         print(f"  trial {number + 1}: {found.how} of rank {found.victim}, last survivor ended after {found.slowest_s:.2f} s {found.fault}", flush=True)
         if found.fault:
