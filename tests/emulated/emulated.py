@@ -161,7 +161,7 @@ def endure(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     job = Job(args, fabric_file, {"name": "rounds", "model": "dense-50mb", "train": "megatron:tp=8", "gen": "vllm:tp=8"}, folder)
     plan, ranks = job.plan("refit")
     program = [str(args.bin / "refit-exec"), str(plan), "--backend", "mpi", "--verify", "--iterations", str(args.rounds)]
-    run = mpi_job.Job([*mpi_job.MPIRUN, "-np", str(ranks)], program)
+    run = mpi_job.Job(["nice", "-n", "-15", *mpi_job.MPIRUN, "-np", str(ranks)], program)
     sizes = []
     try:
         while run.process.poll() is None:
