@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "exec/conversion.h"
 #include "exec/strided.h"
 
 namespace refit {
@@ -47,6 +48,27 @@ int64_t slot_bytes(const Program& program) {
   return bytes;
 }
 
+/// Bytes that the casts of a rank pack for others or unpack, by channel: the most of any one step.
+std::vector<int64_t> cast_bytes(const Plan& plan, int32_t rank) {
+  const Program& program = plan.programs[static_cast<size_t>(rank)];
+  std::vector<int64_t> most(plan.channels.size());
+  for (const Step& step : program.steps) {
+    if (step.channel < 0 || step.channel >= std::ssize(most)) continue;  // refused when bound
+    int64_t bytes = 0;
+    for (int32_t m = step.first_send; m < step.last_message; ++m) {
+      const Message& message = program.messages[static_cast<size_t>(m)];
+      if (message.peer == rank) continue;  // piece by piece, when it is copied
+      for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
+        const Piece& piece = program.pieces[static_cast<size_t>(p)];
+        if (is_cast(plan, rank, piece)) bytes += piece_bytes(program, piece);
+      }
+    }
+    int64_t& of_channel = most[static_cast<size_t>(step.channel)];
+    of_channel = std::max(of_channel, bytes);
+  }
+  return most;
+}
+
 }  // namespace
 
 /// The bound program: groups in the order of the program's steps, that is by (channel, step).
@@ -61,8 +83,11 @@ struct Executor::State {
         Weights* the_weights);
 
   void bind(const Plan& plan, size_t index);
-  Part bind(const Plan& plan, const Message& message);
-  Strided bind(const Plan& plan, const Piece& piece);
+  Part bind(const Plan& plan, const Message& message, std::vector<Conversion>& conversions);
+  Strided bind(const Plan& plan, const Piece& piece, std::vector<Conversion>& conversions);
+  bool bind_copies(const Plan& plan, size_t index);
+  std::byte* memory_of(const Plan& plan, const Piece& piece, const PieceArea& area) const;
+  void allocate_casts(const Plan& plan);
 
   void connect();
   template <typename Hook, typename... Args>
@@ -85,7 +110,12 @@ struct Executor::State {
   std::vector<int32_t> written;  // tensors with gen shards here, ascending
 
   std::vector<Group> groups;
-  std::vector<Queue> first_queues;  // by channel, as a replay starts
+  // Of each group: what its sends need before it is posted, what its receives need when it has ended.
+  std::vector<std::vector<Conversion>> packs, unpacks;
+  std::vector<std::vector<std::pair<Conversion, Conversion>>> copies;  // with casts
+  std::vector<std::byte*> packing;   // by channel: where casts pack
+  std::byte* next_packed = nullptr;  // while binding a group
+  std::vector<Queue> first_queues;   // by channel, as a replay starts
   std::vector<size_t> waits,
       first_wait = {0};  // of group g: waits[first_wait[g] .. first_wait[g + 1]), groups
 
@@ -105,7 +135,11 @@ Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffe
       weights(the_weights == nullptr ? own_weights : *the_weights) {
   staging_bytes = slot_bytes(program);
   staging = backend.allocate(staging_bytes);
+  allocate_casts(plan);
   groups.resize(program.steps.size());
+  packs.resize(groups.size());
+  unpacks.resize(groups.size());
+  copies.resize(groups.size());
   first_queues.resize(plan.channels.size());
   for (size_t g = 0; g < groups.size(); ++g) {
     const Step& step = program.steps[g];
@@ -150,13 +184,16 @@ void Executor::State::bind(const Plan& plan, size_t index) {
   if (step.channel < 0 || step.channel >= std::ssize(first_queues)) {
     fail("channel", std::to_string(step.channel), fmt::format("0..{}", first_queues.size() - 1));
   }
+  next_packed = packing[static_cast<size_t>(step.channel)];
   Queue& queue = first_queues[static_cast<size_t>(step.channel)];
   if (queue.last == 0) queue.next = index;
   queue.last = index + 1;
 
+  const bool copies_here = bind_copies(plan, index);
   for (int32_t m = step.first_send; m < step.last_message; ++m) {
     const Message& message = program.messages[static_cast<size_t>(m)];
-    Part part = bind(plan, message);
+    if (copies_here && message.peer == backend.rank()) continue;
+    Part part = bind(plan, message, m < step.first_recv ? packs[index] : unpacks[index]);
     if (m < step.first_recv) {
       group.sends.push_back(std::move(part));
     } else {
@@ -179,7 +216,46 @@ void Executor::State::bind(const Plan& plan, size_t index) {
   first_wait.push_back(waits.size());
 }
 
-Part Executor::State::bind(const Plan& plan, const Message& message) {
+void Executor::State::allocate_casts(const Plan& plan) {
+  for (const int64_t bytes : cast_bytes(plan, backend.rank())) {
+    packing.push_back(bytes == 0 ? nullptr : backend.allocate(bytes));
+  }
+}
+
+/// Local copies with casts are no business of the backend. Returns whether the step has such.
+bool Executor::State::bind_copies(const Plan& plan, size_t index) {
+  const int32_t rank = backend.rank();
+  const Step& step = program.steps[index];
+  const Message* send = find_send(program, step, rank);
+  const Message* recv = find_recv(program, step, rank);
+  if (send == nullptr || recv == nullptr) return false;
+  const auto casts = [&](const Message& message) {
+    return std::any_of(program.pieces.begin() + message.first_piece,
+                       program.pieces.begin() + message.last_piece,
+                       [&](const Piece& piece) { return is_cast(plan, rank, piece); });
+  };
+  if (!casts(*send) && !casts(*recv)) return false;
+  const int32_t pieces = send->last_piece - send->first_piece;
+  if (pieces != recv->last_piece - recv->first_piece) fail("local copy", "ends that do not match");
+  std::vector<std::pair<Conversion, Conversion>> pairs;
+  for (int32_t i = 0; i < pieces; ++i) {
+    const auto end = [&](int32_t first) {
+      const Piece& piece = program.pieces[static_cast<size_t>(first + i)];
+      const PieceArea area = find_area(plan, rank, piece);
+      return make_conversion(plan, rank, piece, memory_of(plan, piece, area), nullptr);
+    };
+    pairs.emplace_back(end(send->first_piece), end(recv->first_piece));
+  }
+  for (const auto& [from, to] : pairs) {
+    if (from.box != to.box || from.wire != to.wire) fail("local copy", "ends that do not match");
+    bytes_copied += dtype_bytes(from.wire, from.box.volume());
+  }
+  copies[index] = std::move(pairs);
+  return true;
+}
+
+Part Executor::State::bind(const Plan& plan, const Message& message,
+                           std::vector<Conversion>& conversions) {
   if (message.peer < 0 || message.peer >= backend.world()) {
     fail("peer", std::to_string(message.peer), fmt::format("0..{}", backend.world() - 1));
   }
@@ -189,7 +265,7 @@ Part Executor::State::bind(const Plan& plan, const Message& message) {
   for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
     const Piece& piece = program.pieces[static_cast<size_t>(p)];
     try {
-      part.boxes.push_back(bind(plan, piece));
+      part.boxes.push_back(bind(plan, piece, conversions));
     } catch (const Error& error) {
       fail("tensor " + plan.tensors[static_cast<size_t>(piece.tensor)].name, error.what());
     }
@@ -198,24 +274,20 @@ Part Executor::State::bind(const Plan& plan, const Message& message) {
   return part;
 }
 
-Strided Executor::State::bind(const Plan& plan, const Piece& piece) {
-  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
-  const Box& box = program.boxes[static_cast<size_t>(piece.box)];
+std::byte* Executor::State::memory_of(const Plan& plan, const Piece& piece,
+                                      const PieceArea& area) const {
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(area.tensor)];
   std::byte* base = nullptr;
-  Dtype dtype = piece.wire;
   switch (piece.place) {
     case Place::kTrain:
       base = buffers.train.at(static_cast<size_t>(tensor.train_buffer));
-      dtype = tensor.train_dtype;
       break;
     case Place::kGen:
       base = buffers.gen.at(static_cast<size_t>(tensor.gen_buffer));
-      dtype = tensor.gen_dtype;
       break;
     case Place::kStaging: {
       const Slot& slot = program.slots[static_cast<size_t>(piece.area)];
-      const int64_t bytes =
-          dtype_bytes(piece.wire, program.boxes[static_cast<size_t>(slot.box)].volume());
+      const int64_t bytes = dtype_bytes(slot.dtype, area.shard.box.volume());
       if (bytes > slot.bytes) {
         fail(fmt::format("slot {}", piece.area), fmt::format("{} bytes", slot.bytes),
              fmt::format("at least {}", bytes));
@@ -225,11 +297,20 @@ Strided Executor::State::bind(const Plan& plan, const Piece& piece) {
     }
   }
   if (base == nullptr) fail("buffer", "none on this rank", "an address");
-  if (dtype != piece.wire) {
-    fail("wire dtype", dtype_name(piece.wire),
-         fmt::format("{} as in the buffer: nothing is converted", dtype_name(dtype)));
-  }
-  return resolve(piece_area(plan, backend.rank(), piece), box, dtype, base);
+  return base;
+}
+
+Strided Executor::State::bind(const Plan& plan, const Piece& piece,
+                              std::vector<Conversion>& conversions) {
+  const Box& box = program.boxes[static_cast<size_t>(piece.box)];
+  const PieceArea area = find_area(plan, backend.rank(), piece);
+  std::byte* base = memory_of(plan, piece, area);
+  if (!is_cast(plan, backend.rank(), piece)) return resolve(area.shard, box, area.dtype, base);
+  const Conversion& conversion =
+      conversions.emplace_back(make_conversion(plan, backend.rank(), piece, base, next_packed));
+  const int64_t bytes = piece_bytes(program, piece);
+  next_packed += bytes;
+  return {.base = conversion.packed, .run = bytes};
 }
 
 bool Executor::State::may_begin(size_t group) const {
@@ -248,11 +329,14 @@ bool Executor::State::post_ready() {
       while (!queue.running && queue.next < queue.last && may_begin(queue.next)) {
         const Group& group = groups[queue.next];
         times[queue.next].begin_s = now_s();
+        KnownScales known;  // nothing that the group reads changes until it ends
+        for (const auto& [from, to] : copies[queue.next]) copy_piece(from, to, &known);
         if (group.sends.empty() && group.recvs.empty()) {
-          times[queue.next].end_s = times[queue.next].begin_s;
+          times[queue.next].end_s = now_s();
           ended[queue.next++] = 1;
           again = true;
         } else {
+          for (const Conversion& conversion : packs[queue.next]) pack(conversion, &known);
           backend.post(group);
           queue.running = true;
         }
@@ -296,6 +380,7 @@ void Executor::State::replay() {
   while (post_ready()) {
     Queue& queue = queues[static_cast<size_t>(backend.wait_any())];
     REFIT_CHECK(queue.running);
+    for (const Conversion& conversion : unpacks[queue.next]) unpack(conversion);
     times[queue.next].end_s = now_s();
     ended[queue.next++] = 1;
     queue.running = false;
@@ -343,6 +428,7 @@ MemoryUse memory_use(const Plan& plan, int32_t rank) {
     for (const int64_t bytes : buffer_bytes(plan, side, rank)) use.buffers += align(bytes);
   }
   use.staging = slot_bytes(plan.programs[static_cast<size_t>(rank)]);
+  for (const int64_t bytes : cast_bytes(plan, rank)) use.staging += bytes;
   return use;
 }
 

@@ -56,7 +56,7 @@ class Executor {
   };
 
   /// Throws Error when a piece cannot be bound: outside of its area, without a buffer, not in whole
-  /// bytes, or of another dtype than its area (this executor moves bytes, it converts none).
+  /// bytes. Casts (exec/cast.h) pack before a step is posted and unpack when it has ended, in this thread.
   /// Connects with the peers: all ranks have to be about to do the same. `weights` null: its own.
   Executor(const Plan& plan, Backend& backend, Buffers buffers, Hooks hooks = {},
            Weights* weights = nullptr);
@@ -79,8 +79,8 @@ class Executor {
   std::unique_ptr<State> state_;
 };
 
-/// What a rank allocates, in bytes: its buffers and its slots. (Packing belongs to the backends
-/// that pack.)
+/// What a rank allocates, in bytes: its buffers, and its slots with what casts pack into. (Other packing belongs to the
+/// backends that pack.)
 struct MemoryUse {
   int64_t buffers = 0;
   int64_t staging = 0;

@@ -11,26 +11,14 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "exec/mix.h"
+#include "exec/verify_cast.h"
 
 namespace refit {
 
 namespace {
 
 constexpr int64_t kWord = 8;
-
-/// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-uint64_t mix(uint64_t x) {
-  x *= 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
-uint64_t seed_of(std::string_view tensor, int64_t round) {
-  uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
-  for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  return mix(hash + mix(static_cast<uint64_t>(round)));
-}
 
 /// The bytes of one tensor in one round.
 class Pattern {
@@ -122,11 +110,6 @@ template <typename Visit>
 void for_each_shard(const Plan& plan, Side side, int32_t rank, const Executor::Buffers& buffers,
                     const Visit& visit) {
   for (const PlanTensor& tensor : plan.tensors) {
-    if (tensor.train_dtype != tensor.gen_dtype) {
-      fail("tensor " + tensor.name,
-           fmt::format("{} to {}", dtype_name(tensor.train_dtype), dtype_name(tensor.gen_dtype)),
-           "one dtype on both sides");
-    }
     const bool train = side == Side::kTrain;
     const int32_t map = train ? tensor.train_map : tensor.gen_map;
     if (map < 0) continue;
@@ -174,6 +157,7 @@ void for_each_shard(const Plan& plan, Side side, int32_t rank, const Executor::B
 void fill_train(const Plan& plan, int32_t rank, const Executor::Buffers& buffers, int64_t round) {
   for_each_shard(plan, Side::kTrain, rank, buffers,
                  [&](const PlanTensor& tensor, Dtype dtype, const Shard& shard, std::byte* base) {
+                   if (is_cast_tensor(tensor)) return fill_cast(tensor, shard, base, round);
                    const Pattern pattern(tensor.name, round, false);
                    for_each_run(tensor.shape, shard, dtype, base,
                                 [&](std::byte* at, int64_t first, int64_t bytes) {
@@ -185,6 +169,7 @@ void fill_train(const Plan& plan, int32_t rank, const Executor::Buffers& buffers
 void poison_gen(const Plan& plan, int32_t rank, const Executor::Buffers& buffers, int64_t round) {
   for_each_shard(plan, Side::kGen, rank, buffers,
                  [&](const PlanTensor& tensor, Dtype dtype, const Shard& shard, std::byte* base) {
+                   if (is_cast_tensor(tensor)) return poison_cast(plan, tensor, shard, base, round);
                    const Pattern pattern(tensor.name, round, true);
                    for_each_run(tensor.shape, shard, dtype, base,
                                 [&](std::byte* at, int64_t first, int64_t bytes) {
@@ -198,6 +183,10 @@ int64_t verify_gen(const Plan& plan, int32_t rank, const Executor::Buffers& buff
   int64_t total = 0;
   for_each_shard(plan, Side::kGen, rank, buffers,
                  [&](const PlanTensor& tensor, Dtype dtype, const Shard& shard, std::byte* base) {
+                   if (is_cast_tensor(tensor)) {
+                     total += verify_cast(plan, rank, tensor, shard, base, round);
+                     return;
+                   }
                    const Pattern pattern(tensor.name, round, false);
                    for_each_run(tensor.shape, shard, dtype, base,
                                 [&](const std::byte* at, int64_t first, int64_t bytes) {

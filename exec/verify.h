@@ -13,8 +13,9 @@ namespace refit {
 // where it belongs and from which round it is, and no copy of the weights is needed to find bytes
 // that arrive at a wrong place, late or not at all.
 //
-// All throw Error for a plan whose dtypes differ between the sides or whose shards are not whole
-// bytes.
+// Tensors that are cast have finite values instead (verify_cast.h).
+//
+// All throw Error for a plan whose shards are not whole bytes.
 
 /// Fills the rank's train buffers with the values of `round`.
 void fill_train(const Plan& plan, int32_t rank, const Executor::Buffers& buffers, int64_t round);

@@ -20,7 +20,8 @@ namespace refit {
 // What a step sends may be read from its begin to its end, what it receives is in place at its end and undefined from its begin on
 // (as with MPI_Isend and MPI_Irecv). What is staged through a slot is read through that slot. Also of form: every step has
 // messages, waits are on other channels, `nvlink` channels stay within NVLink domains (`net` ones may not), gen shards do not share
-// memory, and a piece has one dtype on its wire and at both ends: nothing converts.
+// memory. Values are cast at most once, from train to gen dtype: pieces of quantised weights and of their companions by the sender,
+// from whole blocks in one of its areas, other pieces at either end.
 //
 // "By then" is happens-before: b begins after a ended in every execution. Within a rank it follows from channel order and waits;
 // where these do not show it, from chains through other ranks. Linear in the plan but for those chains.

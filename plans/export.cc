@@ -135,12 +135,21 @@ std::string print_map(const RankMap& map) {
   return text + "}";
 }
 
+// Of quantised weights and their companions only: format, what of it, and of a companion the weight.
+std::string print_format(const PlanTensor& tensor) {
+  if (tensor.format == Format::kNone) return "";
+  const std::string source =
+      tensor.source < 0 ? "" : fmt::format(", \"made_of\": {}", tensor.source);
+  return fmt::format(", \"format\": \"{}\", \"output\": \"{}\"{}", format_name(tensor.format),
+                     output_name(tensor.output), source);
+}
+
 std::string print_tensor(const PlanTensor& tensor) {
   return fmt::format(
       "{{\"name\": {}, \"shape\": {}, \"train_dtype\": \"{}\", \"gen_dtype\": \"{}\", "
-      "\"train\": {}, \"gen\": {}}}",
+      "\"train\": {}, \"gen\": {}{}}}",
       quote(tensor.name), print_list(tensor.shape), dtype_name(tensor.train_dtype),
-      dtype_name(tensor.gen_dtype), tensor.train_map, tensor.gen_map);
+      dtype_name(tensor.gen_dtype), tensor.train_map, tensor.gen_map, print_format(tensor));
 }
 
 std::string print_transfer(const Plan& plan, size_t id, const PairedTransfer& transfer) {

@@ -108,15 +108,61 @@ std::string find_malformed_side(const Plan& plan, const PlanTensor& tensor, Side
   return "";
 }
 
+// What a tensor's format and the dtypes of its sides have to do with each other.
+std::string find_malformed_format(const Plan& plan, const PlanTensor& tensor) {
+  const std::string place = fmt::format("tensor '{}'", tensor.name);
+  if (static_cast<int>(tensor.format) >= kFormatCount) return place + ": unknown format";
+  if (static_cast<int>(tensor.output) >= kOutputCount) return place + ": unknown output";
+  if (tensor.format == Format::kNone) {
+    if (tensor.output != Output::kData || tensor.source != -1) {
+      return place + ": a companion without a format";
+    }
+    if (tensor.train_dtype == tensor.gen_dtype) return "";
+    if (is_convertible(tensor.train_dtype, tensor.gen_dtype)) return "";
+    return fmt::format("{}: train dtype {} cannot be converted to gen dtype {}", place,
+                       dtype_name(tensor.train_dtype), dtype_name(tensor.gen_dtype));
+  }
+  const bool data = tensor.output == Output::kData;
+  if (data != (tensor.source == -1) || (!data && !is_index(tensor.source, plan.tensors)) ||
+      !has_output(tensor.format, tensor.output)) {
+    return fmt::format("{}: no {} of format {}", place, output_name(tensor.output),
+                       format_name(tensor.format));
+  }
+  if (tensor.gen_dtype != output_dtype(tensor.format, tensor.output)) {
+    return fmt::format("{}: gen dtype {}, {} of format {} is {}", place,
+                       dtype_name(tensor.gen_dtype), output_name(tensor.output),
+                       format_name(tensor.format),
+                       dtype_name(output_dtype(tensor.format, tensor.output)));
+  }
+  if (data) {
+    if (tensor.shape.count < 2 || !is_quantisable(tensor.train_dtype)) {
+      return fmt::format("{}: {} of {} dimensions cannot be quantised", place,
+                         dtype_name(tensor.train_dtype), tensor.shape.count);
+    }
+    return "";
+  }
+  const PlanTensor& source = plan.tensors[static_cast<size_t>(tensor.source)];
+  if (source.format != tensor.format || source.output != Output::kData || tensor.train_map != -1 ||
+      source.shape.count < 2 ||
+      tensor.shape != output_shape(tensor.format, tensor.output, source.shape)) {
+    return fmt::format("{}: no companion of '{}'", place, source.name);
+  }
+  return "";
+}
+
 std::string find_malformed_slot(const Plan& plan, const Program& program, const Slot& slot) {
   if (!is_index(slot.tensor, plan.tensors)) return fmt::format("no tensor {}", slot.tensor);
   if (!is_index(slot.box, program.boxes)) return fmt::format("no box {}", slot.box);
   const PlanTensor& tensor = plan.tensors[static_cast<size_t>(slot.tensor)];
   const Box& box = program.boxes[static_cast<size_t>(slot.box)];
-  if (!is_box_in(tensor.shape, box) || box.empty() || !is_byte_aligned(tensor.train_dtype, box)) {
+  if (slot.dtype != tensor.gen_dtype && (slot.dtype != tensor.train_dtype || tensor.source >= 0)) {
+    return fmt::format("dtype {} for tensor '{}', which is neither side's",
+                       static_cast<int>(slot.dtype), tensor.name);
+  }
+  if (!is_box_in(tensor.shape, box) || box.empty() || !is_byte_aligned(slot.dtype, box)) {
     return fmt::format("box {} does not fit tensor '{}'", print_box(box), tensor.name);
   }
-  const int64_t bytes = dtype_bytes(tensor.train_dtype, box.volume());
+  const int64_t bytes = dtype_bytes(slot.dtype, box.volume());
   if (slot.bytes != bytes) {
     return fmt::format("{} bytes for {} of tensor '{}', which takes {}", slot.bytes, print_box(box),
                        tensor.name, bytes);
@@ -141,30 +187,37 @@ std::string find_malformed_piece(const Plan& plan, int32_t rank, const Piece& pi
   if (!is_box_in(tensor.shape, box) || box.empty() || !is_byte_aligned(piece.wire, box)) {
     return problem("the box does not fit");
   }
-  const Dtype dtype = piece.place == Place::kGen ? tensor.gen_dtype : tensor.train_dtype;
-  if (piece.wire != dtype) {
-    return problem(fmt::format("{} on the wire, {} in memory, and nothing converts",
-                               dtype_name(piece.wire), dtype_name(dtype)));
+  if (piece.wire != tensor.gen_dtype && (piece.wire != tensor.train_dtype || tensor.source >= 0)) {
+    return problem(
+        fmt::format("{} on the wire, which is neither side's dtype", dtype_name(piece.wire)));
   }
   if (piece.place == Place::kStaging) {
     if (!is_index(piece.area, program.slots)) {
       return problem(fmt::format("the rank has no slot {}", piece.area));
     }
     const Slot& slot = program.slots[static_cast<size_t>(piece.area)];
-    if (slot.tensor != piece.tensor) {
+    const PlanTensor& staged = plan.tensors[static_cast<size_t>(slot.tensor)];
+    if (slot.tensor != piece.tensor &&
+        (slot.tensor != tensor.source || slot.dtype != staged.train_dtype)) {
       return problem(fmt::format("slot {} is for another tensor", piece.area));
     }
-    const Box& area = program.boxes[static_cast<size_t>(slot.box)];
-    return contains(area, box) ? "" : problem("not within the slot's " + print_box(area));
+  } else {
+    const bool made = piece.place == Place::kTrain && tensor.source >= 0;
+    const PlanTensor& held = made ? plan.tensors[static_cast<size_t>(tensor.source)] : tensor;
+    const int32_t map = piece.place == Place::kTrain ? held.train_map : held.gen_map;
+    const std::vector<Shard>* shards =
+        map < 0 ? nullptr : plan.maps[static_cast<size_t>(map)].find(rank);
+    if (shards == nullptr || !is_index(piece.area, *shards)) {
+      return problem(fmt::format("the rank has no shard {}", piece.area));
+    }
   }
-  const int32_t map = piece.place == Place::kTrain ? tensor.train_map : tensor.gen_map;
-  const std::vector<Shard>* shards =
-      map < 0 ? nullptr : plan.maps[static_cast<size_t>(map)].find(rank);
-  if (shards == nullptr || !is_index(piece.area, *shards)) {
-    return problem(fmt::format("the rank has no shard {}", piece.area));
-  }
-  const Box& area = (*shards)[static_cast<size_t>(piece.area)].box;
-  return contains(area, box) ? "" : problem("not within the shard's " + print_box(area));
+  const Box area = find_area(plan, rank, piece).shard.box;
+  const Box part = area_box(plan, rank, piece);
+  if (contains(area, part)) return "";
+  const char* kind = piece.place == Place::kStaging ? "slot" : "shard";
+  if (part == box) return problem(fmt::format("not within the {}'s {}", kind, print_box(area)));
+  return problem(fmt::format("is made of whole {} blocks, {}, not within the {}'s {}",
+                             format_name(tensor.format), print_box(part), kind, print_box(area)));
 }
 
 }  // namespace
@@ -190,6 +243,10 @@ std::string find_malformed(const Plan& plan) {
       std::string what = find_malformed_side(plan, tensor, side);
       if (!what.empty()) return what;
     }
+  }
+  for (const PlanTensor& tensor : plan.tensors) {
+    std::string what = find_malformed_format(plan, tensor);
+    if (!what.empty()) return what;
   }
   return "";
 }

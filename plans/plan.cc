@@ -56,25 +56,60 @@ const Message* find_recv(const Program& program, const Step& step, int32_t peer)
   return find_message(program, step.first_recv, step.last_message, peer);
 }
 
-Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece) {
+PieceArea find_area(const Plan& plan, int32_t rank, const Piece& piece) {
   const auto area = static_cast<size_t>(piece.area);
-  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
-  switch (piece.place) {
-    case Place::kTrain:
-    case Place::kGen: {
-      const int32_t map = piece.place == Place::kTrain ? tensor.train_map : tensor.gen_map;
-      const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
-      REFIT_CHECK(shards != nullptr && area < shards->size());
-      return (*shards)[area];
-    }
-    case Place::kStaging: {
-      const Program& program = program_of(plan, rank);
-      const Box& box = box_of(program, program.slots[area].box);
-      return {box, 0, dense_strides(box.extents())};
-    }
+  int32_t id = piece.tensor;
+  if (piece.place == Place::kStaging) {
+    const Program& program = program_of(plan, rank);
+    const Slot& slot = program.slots[area];
+    const Box& box = box_of(program, slot.box);
+    return {{box, 0, dense_strides(box.extents())}, slot.dtype, slot.tensor};
   }
-  REFIT_CHECK(false);
-  return {};
+  const bool train = piece.place == Place::kTrain;
+  const int32_t source = plan.tensors[static_cast<size_t>(id)].source;
+  if (train && source >= 0) id = source;
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(id)];
+  const int32_t map = train ? tensor.train_map : tensor.gen_map;
+  const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
+  REFIT_CHECK(shards != nullptr && area < shards->size());
+  return {(*shards)[area], train ? tensor.train_dtype : tensor.gen_dtype, id};
+}
+
+Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece) {
+  return find_area(plan, rank, piece).shard;
+}
+
+namespace {
+
+bool is_cast(const Piece& piece, const PieceArea& area) {
+  return piece.tensor != area.tensor || piece.wire != area.dtype;
+}
+
+bool is_quantised(const PlanTensor& tensor, const Piece& piece, const PieceArea& area) {
+  return tensor.format != Format::kNone && is_cast(piece, area);
+}
+
+Box area_box(const Plan& plan, const Box& box, const Piece& piece, const PieceArea& area) {
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
+  if (!is_quantised(tensor, piece, area)) return box;
+  return source_box(tensor.format, tensor.output,
+                    plan.tensors[static_cast<size_t>(area.tensor)].shape, box);
+}
+
+}  // namespace
+
+bool is_cast(const Plan& plan, int32_t rank, const Piece& piece) {
+  return is_cast(piece, find_area(plan, rank, piece));
+}
+
+bool is_quantised(const Plan& plan, int32_t rank, const Piece& piece) {
+  return is_quantised(plan.tensors[static_cast<size_t>(piece.tensor)], piece,
+                      find_area(plan, rank, piece));
+}
+
+Box area_box(const Plan& plan, int32_t rank, const Piece& piece) {
+  return area_box(plan, box_of(program_of(plan, rank), piece.box), piece,
+                  find_area(plan, rank, piece));
 }
 
 int64_t piece_bytes(const Program& program, const Piece& piece) {
@@ -89,8 +124,30 @@ int64_t message_bytes(const Program& program, const Message& message) {
   return bytes;
 }
 
+int64_t packed_bytes(const Plan& plan, int32_t rank, const Message& message) {
+  const Program& program = program_of(plan, rank);
+  int64_t bytes = 0;
+  for (int32_t index = message.first_piece; index < message.last_piece; ++index) {
+    const Piece& piece = program.pieces[static_cast<size_t>(index)];
+    const int64_t wire = piece_bytes(program, piece);
+    const PieceArea area = find_area(plan, rank, piece);
+    if (!is_cast(piece, area)) {
+      bytes += wire;
+      continue;
+    }
+    // Data is read once: finding a block's largest value is taken to leave the block in cache.
+    const Box& box = box_of(program, piece.box);
+    const int64_t elements =
+        piece.tensor == area.tensor ? box.volume() : area_box(plan, box, piece, area).volume();
+    bytes += (wire + elements * dtype_bits(area.dtype) / 8) / 2;
+  }
+  return bytes;
+}
+
 bool is_contiguous(const Plan& plan, int32_t rank, const Piece& piece) {
-  const Shard area = piece_area(plan, rank, piece);
+  const PieceArea found = find_area(plan, rank, piece);
+  if (is_cast(piece, found)) return false;
+  const Shard& area = found.shard;
   const Box& box = box_of(program_of(plan, rank), piece.box);
   int64_t run = 1;
   for (int dim = box.dims() - 1; dim >= 0; --dim) {
@@ -102,9 +159,9 @@ bool is_contiguous(const Plan& plan, int32_t rank, const Piece& piece) {
 }
 
 bool needs_packing(const Plan& plan, int32_t rank, const Message& message) {
+  const Program& program = program_of(plan, rank);
   if (message.peer == rank) return false;
   if (message.last_piece - message.first_piece != 1) return true;
-  const Program& program = program_of(plan, rank);
   return !is_contiguous(plan, rank, program.pieces[static_cast<size_t>(message.first_piece)]);
 }
 

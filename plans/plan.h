@@ -8,6 +8,7 @@
 
 #include "plans/box.h"
 #include "plans/dtype.h"
+#include "plans/quant.h"
 
 namespace refit {
 
@@ -18,7 +19,10 @@ namespace refit {
 //   gen      a shard of a tensor on the gen side (each element written exactly once),
 //   staging  a slot: a dense box in the rank's staging memory, reusable once nothing needs it.
 // A piece is a sub-box of one area. A message carries pieces, packed in order, from one rank to another; a message to oneself
-// is a local copy. Messages of a rank that belong together form a step; a step begins when its waits are over and ends when
+// is a local copy. The sides may have different dtypes: a piece says what is on the wire, and an end whose memory has another
+// dtype casts while it packs or unpacks. Quantised weights (plans/quant.h) are cast by the sender of a piece only, of whole
+// blocks in one of its areas; their companions (scales) are tensors that no train side has, made of the weight they belong to.
+// Messages of a rank that belong together form a step; a step begins when its waits are over and ends when
 // all its messages have arrived (sends are not eager). Steps of one channel run in order, channels run concurrently.
 
 /// Limits of the format. What one NCCL group keeps in order, and how many lanes a rank may run.
@@ -58,6 +62,11 @@ struct PlanTensor {
   // name. -1 only where there is no map.
   int32_t train_buffer = -1;
   int32_t gen_buffer = -1;
+  // How the gen side's values are made where they are quantised. A companion names the weight it is made of in `source`, has
+  // no train map, and has the weight's format; of the weight itself (kData) `source` is -1.
+  Format format = Format::kNone;
+  Output output = Output::kData;
+  int32_t source = -1;
   bool operator==(const PlanTensor&) const = default;
 };
 
@@ -77,21 +86,22 @@ struct Channel {
   bool operator==(const Channel&) const = default;
 };
 
-/// A staged box: dense and row-major at byte `offset` of the rank's staging memory, `bytes` long.
+/// A staged box: dense and row-major at byte `offset` of the rank's staging memory, `bytes` long, in the tensor's train or gen dtype.
 struct Slot {
   int32_t tensor = -1;
   int32_t box = -1;  // of Program::boxes
   int64_t offset = 0;
   int64_t bytes = 0;
+  Dtype dtype = Dtype::kBf16;
   bool operator==(const Slot&) const = default;
 };
 
-/// A sub-box of one area of this rank.
+/// A sub-box of one area of this rank. What a companion's sender has in train or staging memory is the weight: `area` is then one
+/// of the weight's, and the box is made of the part of it that source_box tells.
 struct Piece {
   int32_t tensor = -1;
-  int32_t box = -1;  // of Program::boxes
-  int32_t area =
-      -1;  // train, gen: index among the rank's shards of the tensor; staging: index of Program::slots
+  int32_t box = -1;   // of Program::boxes
+  int32_t area = -1;  // train, gen: index among the rank's shards; staging: index of Program::slots
   Place place = Place::kTrain;
   Dtype wire = Dtype::kBf16;
   bool operator==(const Piece&) const = default;
@@ -175,14 +185,32 @@ int32_t find_step(const Program& program, int32_t channel, int32_t id);
 const Message* find_send(const Program& program, const Step& step, int32_t peer);
 const Message* find_recv(const Program& program, const Step& step, int32_t peer);
 
-/// The area that a piece is part of, as a Shard (offset in elements; for staging from the start of the slot).
+/// The area that a piece is part of, as a Shard (offset in elements; for staging from the start of the slot), its dtype, and
+/// the tensor that it holds: the piece's own, or the weight that the piece is made of.
+struct PieceArea {
+  Shard shard;
+  Dtype dtype = Dtype::kBf16;
+  int32_t tensor = -1;
+};
+PieceArea find_area(const Plan& plan, int32_t rank, const Piece& piece);
 Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece);
+
+/// Does the piece have other values in memory than on the wire? And is it made of whole blocks (of `area_box(piece)`)?
+bool is_cast(const Plan& plan, int32_t rank, const Piece& piece);
+bool is_quantised(const Plan& plan, int32_t rank, const Piece& piece);
+
+/// The part of its area that a piece reads or writes: its box, or what a quantised one is made of.
+Box area_box(const Plan& plan, int32_t rank, const Piece& piece);
 
 /// Bytes of a piece on the wire, and of a message.
 int64_t piece_bytes(const Program& program, const Piece& piece);
 int64_t message_bytes(const Program& program, const Message& message);
 
-/// True when the piece is one run of bytes in its area, so that it needs no packing.
+/// What packing or unpacking a message moves through memory, in bytes each way: the mean of what it reads and what it writes. That is
+/// message_bytes unless there are casts.
+int64_t packed_bytes(const Plan& plan, int32_t rank, const Message& message);
+
+/// True when the piece is one run of bytes in its area and needs no cast, so that it needs no packing.
 bool is_contiguous(const Plan& plan, int32_t rank, const Piece& piece);
 
 /// A message is sent or received in place when it is a single contiguous piece, or a local copy; else it goes through a packing buffer.

@@ -108,7 +108,8 @@ std::vector<uint8_t> write_program(const Program& program, const std::string& na
   }
   std::vector<file::Slot> slots;
   for (const Slot& slot : program.slots) {
-    slots.emplace_back(slot.tensor, slot.box, slot.offset, slot.bytes);
+    slots.emplace_back(slot.tensor, slot.box, slot.offset, slot.bytes,
+                       static_cast<uint8_t>(slot.dtype));
   }
   std::vector<file::Piece> pieces;
   pieces.reserve(program.pieces.size());
@@ -191,10 +192,11 @@ std::vector<uint8_t> write_root(const Plan& plan, const std::vector<file::Sectio
     append_dims(shape, tensor.shape);
     const auto name = builder.CreateString(tensor.name);
     const auto shape_at = builder.CreateVector(shape);
-    tensors.push_back(file::CreateTensor(builder, name, shape_at,
-                                         static_cast<uint8_t>(tensor.train_dtype),
-                                         static_cast<uint8_t>(tensor.gen_dtype), tensor.train_map,
-                                         tensor.gen_map, tensor.train_buffer, tensor.gen_buffer));
+    tensors.push_back(file::CreateTensor(
+        builder, name, shape_at, static_cast<uint8_t>(tensor.train_dtype),
+        static_cast<uint8_t>(tensor.gen_dtype), tensor.train_map, tensor.gen_map,
+        tensor.train_buffer, tensor.gen_buffer, static_cast<uint8_t>(tensor.format),
+        static_cast<uint8_t>(tensor.output), tensor.source));
   }
   std::vector<flatbuffers::Offset<file::Map>> maps;
   for (const RankMap& map : plan.maps) maps.push_back(write_map(builder, map));
@@ -442,7 +444,9 @@ void Reader::read_root(Plan& plan) const {
     plan.tensors.push_back({tensor->name()->str(), Dims(std::span(shape.data(), shape.size())),
                             static_cast<Dtype>(tensor->train_dtype()),
                             static_cast<Dtype>(tensor->gen_dtype()), tensor->train_map(),
-                            tensor->gen_map(), tensor->train_buffer(), tensor->gen_buffer()});
+                            tensor->gen_map(), tensor->train_buffer(), tensor->gen_buffer(),
+                            static_cast<Format>(tensor->format()),
+                            static_cast<Output>(tensor->output()), tensor->source()});
   }
   for (const file::Map* from : *root_->maps()) {
     Numbers numbers(aligned(from->numbers()));
@@ -498,7 +502,8 @@ void Reader::read_program(Plan& plan, size_t rank) const {
   }
   if (!bounds.done()) damaged(fmt::format("section '{}': found boxes with a tail", name));
   for (const file::Slot* slot : aligned(from.slots())) {
-    program.slots.push_back({slot->tensor(), slot->box(), slot->offset(), slot->bytes()});
+    program.slots.push_back({slot->tensor(), slot->box(), slot->offset(), slot->bytes(),
+                             static_cast<Dtype>(slot->dtype())});
   }
   program.pieces.reserve(from.pieces()->size());
   for (const file::Piece* piece : *from.pieces()) {

@@ -13,8 +13,8 @@ namespace refit {
 // section, and reads nothing else. No dates, host names or search times: same inputs, same bytes.
 
 /// Version of the format that this program writes. It reads [kOldestPlanVersion, kPlanVersion].
-inline constexpr uint32_t kPlanVersion = 1;
-inline constexpr uint32_t kOldestPlanVersion = 1;
+inline constexpr uint32_t kPlanVersion = 2;  // 2: casts and quantised tensors
+inline constexpr uint32_t kOldestPlanVersion = 2;
 
 struct SavedPlan {
   std::string digest;  // 64 hex digits: SHA-256 over the hashes of all sections

@@ -146,6 +146,27 @@ void check_gen_memory(const Plan& plan, int32_t rank, Faults& faults) {
   }
 }
 
+// Why a piece may not be sent, or received, at its place and in its dtype; or "". Values are cast once, from train to gen dtype:
+// quantised ones by their sender, others at either end. What was widened may be passed on in its train dtype.
+std::string find_wrong_end(const Plan& plan, int32_t rank, const Piece& piece, bool sends) {
+  if (!sends && piece.place == Place::kTrain) return "into a train shard";
+  if (!is_cast(plan, rank, piece)) return "";
+  const PieceArea area = find_area(plan, rank, piece);
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
+  const PlanTensor& held = plan.tensors[static_cast<size_t>(area.tensor)];
+  const std::string change = fmt::format("as {} {} {}", dtype_name(piece.wire),
+                                         sends ? "from" : "into", dtype_name(area.dtype));
+  if (sends && piece.place == Place::kGen) {  // back, where that is exact
+    return is_widening(tensor.train_dtype, tensor.gen_dtype) ? "" : change;
+  }
+  if (sends) {
+    const bool from_train = area.dtype == held.train_dtype;
+    return from_train && piece.wire == tensor.gen_dtype ? "" : change;
+  }
+  if (area.tensor != piece.tensor || tensor.format != Format::kNone) return change;
+  return piece.wire == tensor.train_dtype && area.dtype == tensor.gen_dtype ? "" : change;
+}
+
 // What a step sends, or what it receives.
 void check_peers(const Plan& plan, int32_t rank, const Step& step, bool sends, Faults& faults) {
   const Program& program = plan.programs[static_cast<size_t>(rank)];
@@ -166,13 +187,15 @@ void check_peers(const Plan& plan, int32_t rank, const Step& step, bool sends, F
                  fmt::format("{} rank {} of another NVLink domain on an nvlink channel", verb,
                              message.peer));
     }
-    for (int32_t p = message.first_piece; !sends && p < message.last_piece; ++p) {
+    for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
       const Piece& piece = program.pieces[static_cast<size_t>(p)];
-      if (piece.place != Place::kTrain) continue;
+      const std::string what = find_wrong_end(plan, rank, piece, sends);
+      if (what.empty()) continue;
       faults.add(kForm, rank, &step,
-                 fmt::format("receives {} into a train shard",
-                             print_piece(plan, piece.tensor,
-                                         program.boxes[static_cast<size_t>(piece.box)])));
+                 fmt::format(
+                     "{} {} {}", sends ? "sends" : "receives",
+                     print_piece(plan, piece.tensor, program.boxes[static_cast<size_t>(piece.box)]),
+                     what));
     }
   }
   if (peers > kMaxPeersPerStep) {

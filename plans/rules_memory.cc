@@ -220,8 +220,7 @@ class MemoryRule {
   void visit_bytes(const Piece& piece, Visit visit) const {
     const Slot& slot = program_.slots[static_cast<size_t>(piece.area)];
     visit_runs(
-        program_.boxes[static_cast<size_t>(slot.box)],
-        program_.boxes[static_cast<size_t>(piece.box)], piece.wire,
+        program_.boxes[static_cast<size_t>(slot.box)], area_box(plan_, rank_, piece), slot.dtype,
         [&](int64_t first, int64_t last) { visit(slot.offset + first, slot.offset + last); });
   }
 

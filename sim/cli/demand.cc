@@ -145,7 +145,7 @@ int run_demand(const Common& common, const DemandOptions& options) {
       row["boxes"] = need.boxes;
       rows.push_back(row);
     }
-    fmt::print("{}\n", Json{{"model_bytes", model_bytes(problem.model)},
+    fmt::print("{}\n", Json{{"model_bytes", problem.weight_bytes},
                             {"demand_bytes", problem.demand.bytes},
                             {"copy_bytes", problem.demand.copy_bytes},
                             {"classes", problem.demand.classes.size()},
@@ -156,7 +156,7 @@ int run_demand(const Common& common, const DemandOptions& options) {
   fmt::print(
       "{}: {} in {} tensors; {} train ranks hold it, {} gen ranks need {} from others and {} from "
       "themselves\n\n",
-      problem.model.name, print_bytes(static_cast<double>(model_bytes(problem.model))),
+      problem.model.name, print_bytes(static_cast<double>(problem.weight_bytes)),
       problem.model.tensors.size(), problem.train.ranks.size(), problem.gen.ranks.size(),
       print_bytes(static_cast<double>(problem.demand.bytes)),
       print_bytes(static_cast<double>(problem.demand.copy_bytes)));

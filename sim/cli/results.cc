@@ -45,7 +45,7 @@ std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan&
   json["ranks"] = count_ranks(plan);
   json["tensors"] = plan.tensors.size();
   json["classes"] = problem.demand.classes.size();
-  json["model_bytes"] = model_bytes(problem.model);
+  json["model_bytes"] = problem.weight_bytes;
   json["demand_bytes"] = problem.demand.bytes;
   json["plan_bytes"] = saved.bytes;
   json["search_s"] = search_s;

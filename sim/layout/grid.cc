@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "sim/layout/fused.h"
+#include "sim/layout/quantise.h"
 
 namespace refit {
 namespace {
@@ -186,7 +187,10 @@ Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32
   std::sort(layout.ranks.begin(), layout.ranks.end());
   layout.notes = grid.notes;
   MapTable table;
-  for (const Tensor& tensor : model.tensors) {
+  const std::vector<int32_t> weight_of = weights_of_scales(model);
+  for (size_t t = 0; t < model.tensors.size(); ++t) {
+    Tensor tensor = model.tensors[t];
+    if (weight_of[t] >= 0) tensor.role = Role::kReplicated;  // until it follows its weight
     const std::string tensor_place = fmt::format("{}, tensor {}", place, tensor.name);
     const Mesh mesh = tensor_mesh(model, tensor, grid, tensor_place);
     std::vector<Placement> placements;

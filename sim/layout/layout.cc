@@ -16,6 +16,8 @@
 #include "sim/layout/frameworks.h"
 #include "sim/layout/layout_file.h"
 #include "sim/layout/nemo_rl.h"
+#include "sim/layout/precision.h"
+#include "sim/layout/quantise.h"
 #include "sim/layout/spec.h"
 
 namespace refit {
@@ -70,6 +72,9 @@ void add_engine(const Layout& engine, const std::string& place, Layout& layout) 
   }
   if (layout.tensor_buffer != engine.tensor_buffer) {
     fail(place, "other buffers than an engine before it has", "fused=on or fused=off for all");
+  }
+  if (engine.quantisation != layout.quantisation || engine.precision != layout.precision) {
+    fail(place, "other dtypes than the engine before it has", "one dtype of each tensor on a side");
   }
   const size_t middle = layout.ranks.size();
   layout.ranks.insert(layout.ranks.end(), engine.ranks.begin(), engine.ranks.end());
@@ -139,7 +144,10 @@ Layout load_layout(const std::string& spec, const Model& model, Side side, int32
   if (find_kind(spec) != nullptr) {
     for (const std::string& engine : split_engines(spec)) {
       const int32_t first = layout.ranks.empty() ? first_rank : layout.ranks.back() + 1;
-      Layout loaded = find_kind(engine)->load(engine, model, first);
+      std::string grid = engine;
+      const PrecisionSpec precision = take_precision(grid);
+      Layout loaded = find_kind(engine)->load(grid, model, first);
+      apply_precision(precision, model, "layout " + quote(engine), loaded);
       if (layout.ranks.empty()) {
         layout = std::move(loaded);
       } else {
@@ -156,6 +164,7 @@ Layout load_layout(const std::string& spec, const Model& model, Side side, int32
                            side, first_rank);
   }
   layout.spec = spec;
+  if (find_kind(spec) != nullptr) follow_weights(model, layout);
   return layout;
 }
 

@@ -54,16 +54,36 @@ std::vector<Shard> gather_shards(std::span<const Ranges> ranges, Storage storage
 RankMap make_map(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
                  Split split, const std::string& place, Storage storage = Storage::kRowMajor);
 
+/// Where a layout lets a tensor be cast, and whether at all.
+enum class CastAt : uint8_t { kNowhere, kAnywhere, kOnSend, kOnReceive };
+
+/// In which dtype a side has a tensor.
+struct Precision {
+  Dtype dtype = Dtype::kBf16;
+  CastAt cast = CastAt::kNowhere;
+  bool operator==(const Precision&) const = default;
+};
+
+/// How a side has its weights quantised.
+struct Quantisation {
+  Format format = Format::kNone;
+  std::vector<std::string> skip;  // patterns of tensors that keep the model's dtype
+  bool whole_scales = false;      // every rank with a part of a weight has all of its scales
+  bool operator==(const Quantisation&) const = default;
+};
+
 /// One side: what every rank holds of every tensor of a model.
 struct Layout {
   std::string spec;                 // as given
   std::vector<int32_t> ranks;       // every rank of the side, ascending; some may hold nothing
   std::vector<RankMap> maps;        // shared by tensors of equal shape and placement
   std::vector<int32_t> tensor_map;  // by tensor of the model
+  std::vector<std::string> notes;   // choices made for the user, to be shown
   // By tensor of the model the buffer in which its shards lie, which fused tensors share. Empty:
   // every tensor has its own.
   std::vector<std::string> tensor_buffer = {};
-  std::vector<std::string> notes;  // choices made for the user, to be shown
+  std::vector<Precision> precision = {};  // by tensor of the model; empty: all as in the model
+  Quantisation quantisation = {};
 };
 
 /// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "sglang:...", "fsdp:world=8",

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "sim/layout/glob.h"
 #include "sim/layout/layout_rules.h"
+#include "sim/layout/precision.h"
 #include "sim/layout/spec.h"
 
 namespace refit {
@@ -166,6 +167,11 @@ class FileReader {
         rules_.rules.push_back(read_rule((*tensors)[i], true));
     }
     if (const Value* value = root_.find("default")) rules_.rest = read_rule(*value, false);
+    if (const Value* quant = root_.find("quant")) read_quant(*quant);
+    if (const Value* scales = root_.find("scales")) {
+      rules_.quantisation.whole_scales = parse_scales(scales->as_text(), scales->place());
+      rules_.scales_follow = true;
+    }
     root_.finish();
     if (rules_.rules.empty() && !rules_.rest) {
       fail(root_.place(), "no tensors", "tensors or default");
@@ -183,6 +189,24 @@ class FileReader {
     read_rank_lists(as_list(value), ranks);
     check_ranks(ranks, count, value.place());
     return ranks;
+  }
+
+  /// A format, or {format: ..., skip: [patterns]}.
+  void read_quant(const Value& value) {
+    Quantisation& quant = rules_.quantisation;
+    if (value.kind() == Value::Kind::kScalar) {
+      quant.format = parse_format(value.as_text(), value.place());
+      return;
+    }
+    const Value& format = value.at("format");
+    quant.format = parse_format(format.as_text(), format.place());
+    if (const Value* skip = value.find("skip")) {
+      for (size_t i = 0; i < skip->size(); ++i) {
+        quant.skip.push_back((*skip)[i].as_text());
+        check_glob(quant.skip.back(), (*skip)[i].place());
+      }
+    }
+    value.finish();
   }
 
   Mesh read_mesh(const Value& value) {
@@ -315,6 +339,12 @@ class FileReader {
       for (const auto& [text, shape] : shapes->items()) {
         rule.local_shapes.emplace_back(read_rank(text, shape->place()), read_dims(*shape, 0));
       }
+    }
+    if (const Value* dtype = value.find("dtype")) {
+      rule.dtype = parse_dtype(dtype->as_text(), dtype->place());
+    }
+    if (const Value* cast = value.find("cast")) {
+      rule.cast = parse_cast(cast->as_text(), cast->place());
     }
     value.finish();
     return rule;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "sim/layout/glob.h"
+#include "sim/layout/quantise.h"
 
 namespace refit {
 namespace {
@@ -169,7 +170,11 @@ Layout place_by_rules(const LayoutRules& side, const Model& model) {
           map_of(index < side.rules.size() ? side.rules[index] : *side.rest, tensor));
     }
     layout.tensor_map.push_back(it->second);
+    const LayoutRule& rule = index < side.rules.size() ? side.rules[index] : *side.rest;
+    layout.precision.push_back({rule.dtype.value_or(tensor.dtype), rule.cast});
   }
+  layout.quantisation = side.quantisation;
+  if (side.scales_follow) follow_weights(model, layout);
   return layout;
 }
 

@@ -42,6 +42,8 @@ struct LayoutRule {
   std::vector<RankBoxes> boxes;
   std::vector<std::pair<int32_t, Dims>> local_shapes;  // declared, to be compared
   std::optional<Dims> global_shape;                    // the same
+  std::optional<Dtype> dtype;                          // none: the model's
+  CastAt cast = CastAt::kNowhere;
   std::string place;
 };
 
@@ -49,7 +51,9 @@ struct LayoutRule {
 struct LayoutRules {
   std::vector<LayoutRule> rules;
   std::optional<LayoutRule> rest;
-  std::set<int32_t> ranks;  // of the side; some may hold nothing
+  Quantisation quantisation;
+  bool scales_follow = false;  // boxes of scales are made from those of their weights
+  std::set<int32_t> ranks;     // of the side; some may hold nothing
   std::string place;
 };
 

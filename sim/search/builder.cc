@@ -31,22 +31,29 @@ Plan make_frame(const Problem& problem) {
   plan.maps.insert(plan.maps.end(), problem.gen.maps.begin(), problem.gen.maps.end());
   std::map<std::string, int32_t> buffers;
   const auto buffer_of = [&](const Layout& layout, size_t t) {
-    const std::string& name =
-        layout.tensor_buffer.empty() ? problem.model.tensors[t].name : layout.tensor_buffer[t];
+    // Companions of quantised tensors, which follow the model's own, have buffers of their own.
+    const std::string& name = t < layout.tensor_buffer.size() ? layout.tensor_buffer[t]
+                                                              : problem.model.tensors[t].name;
     const auto [it, is_new] = buffers.try_emplace(name, static_cast<int32_t>(plan.buffers.size()));
     if (is_new) plan.buffers.push_back(name);
     return it->second;
   };
   for (size_t t = 0; t < problem.model.tensors.size(); ++t) {
     const Tensor& tensor = problem.model.tensors[t];
+    const Cast cast =
+        problem.casts.empty() ? Cast{.train = tensor.dtype, .gen = tensor.dtype} : problem.casts[t];
+    const bool trained = cast.source < 0;
     plan.tensors.push_back({.name = tensor.name,
                             .shape = tensor.shape,
-                            .train_dtype = tensor.dtype,
-                            .gen_dtype = tensor.dtype,
-                            .train_map = problem.train.tensor_map[t],
+                            .train_dtype = cast.train,
+                            .gen_dtype = cast.gen,
+                            .train_map = trained ? problem.train.tensor_map[t] : -1,
                             .gen_map = gen_offset + problem.gen.tensor_map[t],
-                            .train_buffer = buffer_of(problem.train, t),
-                            .gen_buffer = buffer_of(problem.gen, t)});
+                            .train_buffer = trained ? buffer_of(problem.train, t) : -1,
+                            .gen_buffer = buffer_of(problem.gen, t),
+                            .format = cast.format,
+                            .output = cast.output,
+                            .source = cast.source});
   }
   return plan;
 }
@@ -60,17 +67,24 @@ size_t Builder::BoxHash::operator()(const Box& box) const {
   return static_cast<size_t>(hash ^ (hash >> 32));
 }
 
-Builder::Builder(Plan* plan) : plan_(plan), ranks_(plan->ranks.size()) {
+Builder::Builder(const Problem& problem, Plan* plan)
+    : problem_(problem), plan_(plan), ranks_(plan->ranks.size()) {
   plan_->programs.assign(plan_->ranks.size(), {});
 }
 
 int32_t Builder::shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const {
   const PlanTensor& entry = plan_->tensors[static_cast<size_t>(tensor)];
-  const int32_t map = side == Side::kTrain ? entry.train_map : entry.gen_map;
+  const bool train = side == Side::kTrain;
+  const PlanTensor& held =
+      train && entry.source >= 0 ? plan_->tensors[static_cast<size_t>(entry.source)] : entry;
+  const Box part = train && entry.format != Format::kNone
+                       ? source_box(entry.format, entry.output, held.shape, box)
+                       : box;
+  const int32_t map = train ? held.train_map : held.gen_map;
   const std::vector<Shard>* shards = plan_->maps[static_cast<size_t>(map)].find(rank);
   REFIT_CHECK(shards != nullptr);
   for (size_t i = 0; i < shards->size(); ++i) {
-    if (contains((*shards)[i].box, box)) return static_cast<int32_t>(i);
+    if (contains((*shards)[i].box, part)) return static_cast<int32_t>(i);
   }
   REFIT_CHECK(false && "no shard of the rank contains the box");
   return -1;
@@ -86,7 +100,11 @@ int32_t Builder::intern(int32_t rank, const Box& box) {
 
 void Builder::add_piece(int32_t channel, int32_t step, int32_t from, int32_t to, int32_t tensor,
                         const Box& box, Spot source, Spot target) {
-  const Dtype wire = plan_->tensors[static_cast<size_t>(tensor)].train_dtype;
+  const PlanTensor& entry = plan_->tensors[static_cast<size_t>(tensor)];
+  const bool narrowed = source.place == Place::kGen && entry.train_dtype != entry.gen_dtype &&
+                        !is_widening(entry.train_dtype, entry.gen_dtype);
+  const Dtype wire =
+      narrowed ? entry.gen_dtype : problem_.model.tensors[static_cast<size_t>(tensor)].dtype;
   const auto add = [&](int32_t rank, int32_t peer, bool recv, Spot spot) {
     auto& entries = ranks_[static_cast<size_t>(rank)].entries;
     entries.push_back({channel,
@@ -127,13 +145,6 @@ void Builder::add_repeats() {
 
 void Builder::add_wait(int32_t rank, int32_t channel, int32_t step, Wait on) {
   ranks_[static_cast<size_t>(rank)].waits.push_back({channel, step, on});
-}
-
-int32_t Builder::add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset,
-                          int64_t bytes) {
-  auto& slots = plan_->programs[static_cast<size_t>(rank)].slots;
-  slots.push_back({tensor, intern(rank, box), offset, bytes});
-  return static_cast<int32_t>(slots.size()) - 1;
 }
 
 void Builder::finish() {

@@ -22,9 +22,10 @@ struct Spot {
 /// Collects the steps of all ranks in any order and writes the programs. One per plan.
 class Builder {
  public:
-  explicit Builder(Plan* plan);
+  Builder(const Problem& problem, Plan* plan);
 
-  /// Index of the shard of `rank` that contains `box`; fails the invariant when there is none.
+  /// Index of the shard of `rank` that contains `box`; fails the invariant when there is none. On the train side a quantised
+  /// box is contained in a shard of the weight that has all that it is made of.
   int32_t shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const;
 
   /// A piece of the transfer (from, to, channel, step); pieces of one transfer keep the order in
@@ -36,8 +37,6 @@ class Builder {
   /// Step (channel, step) of `rank` begins only after its step `on` has ended. Both have to get
   /// pieces.
   void add_wait(int32_t rank, int32_t channel, int32_t step, Wait on);
-
-  int32_t add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset, int64_t bytes);
 
   /// Sorts everything into plan->programs.
   void finish();
@@ -70,6 +69,7 @@ class Builder {
   void find_repeats(int32_t channel, int32_t rank, int32_t tensor, const Box& box, int32_t area);
   void add_repeats();
 
+  const Problem& problem_;
   Plan* plan_;
   std::vector<RankState> ranks_;
   std::vector<Repeat> repeats_;

@@ -20,6 +20,16 @@ const std::string& input_text(const Plan& plan, const std::string& name) {
   fail("plan", "no input '" + name + "'", "a plan with its inputs");
 }
 
+/// What the train side has, once.
+int64_t train_bytes(const Problem& problem) {
+  int64_t bytes = 0;
+  for (size_t t = 0; t < problem.casts.size(); ++t) {
+    if (problem.casts[t].source >= 0) continue;
+    bytes += dtype_bytes(problem.casts[t].train, problem.model.tensors[t].shape.product());
+  }
+  return bytes;
+}
+
 int32_t highest_gpu(const Plan& plan) {
   int32_t highest = -1;
   for (const PlanRank& rank : plan.ranks) highest = std::max(highest, rank.gpu);
@@ -31,6 +41,8 @@ void load_sides(const std::string& train, const std::string& gen, Problem& probl
   problem.train = load_layout(train, problem.model, Side::kTrain, 0);
   const int32_t first_gen = problem.train.ranks.empty() ? 0 : problem.train.ranks.back() + 1;
   problem.gen = load_layout(gen, problem.model, Side::kGen, first_gen);
+  problem.casts = apply_casts(problem.model, problem.train, problem.gen);
+  problem.weight_bytes = train_bytes(problem);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
 }
 

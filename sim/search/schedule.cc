@@ -88,7 +88,7 @@ class RoundScheduler {
         routing_(routing),
         message_(message),
         plan_(make_frame(problem)),
-        builder_(&plan_),
+        builder_(problem, &plan_),
         spots_(routing, builder_) {}
 
   Plan run() {
@@ -286,7 +286,7 @@ Plan schedule_batches(const Problem& problem, const Routing& routing,
   }
   return fit_staging(options, kLargestMessage, [&](int64_t message) {
     Plan plan = make_frame(problem);
-    Builder builder(&plan);
+    Builder builder(problem, &plan);
     const Spots spots(routing, builder);
     int32_t step = 0;
     for (const auto& [turn, hops] : batches) {

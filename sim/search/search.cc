@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "plans/check.h"
 #include "sim/cost/estimate.h"
+#include "sim/search/casting.h"
 #include "sim/search/strategies.h"
 #include "sim/simulator/simulator.h"
 
@@ -84,7 +85,7 @@ Plan search(const Problem& problem, const SearchOptions& options, const Progress
   report("bound", 0);
   const LowerBound bound = lower_bound(problem);
   report("plan", 0.1);
-  Plan plan = strategy.plan(problem, options);
+  Plan plan = plan_with_casts(problem, strategy, options);
   report("check", 0.5);
   const std::vector<Fault> faults = check(plan);
   if (!faults.empty()) {

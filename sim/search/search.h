@@ -11,14 +11,18 @@
 #include "sim/fabric/fabric.h"
 #include "sim/layout/demand.h"
 #include "sim/layout/layout.h"
+#include "sim/layout/quantise.h"
 #include "sim/model/model.h"
 
 namespace refit {
 
-/// All that a strategy may look at.
+/// All that a strategy may look at. Tensors of the model are those that move, companions of quantised weights included, and have
+/// the dtype that they have on wires (sim/layout/quantise.h).
 struct Problem {
   Model model;
   Layout train, gen;
+  std::vector<Cast> casts;   // by tensor; empty: none
+  int64_t weight_bytes = 0;  // of the trained model
   Demand demand;
   Fabric fabric;
   CostModel cost;

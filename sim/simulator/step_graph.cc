@@ -158,7 +158,7 @@ class Builder {
       const int32_t peer_gpu = find_gpu(plan_, fabric_, message.peer);
       const int32_t gpu = gpu_[static_cast<size_t>(rank)];
       ++count;
-      if (needs_packing(plan_, rank, message)) packed += message_bytes(program, message);
+      if (needs_packing(plan_, rank, message)) packed += packed_bytes(plan_, rank, message);
       node.start_up = std::max(node.start_up, lane_cost(gpu, peer_gpu).step_start);
     };
     for (const Message& send : sends_of(program, step)) {
@@ -166,11 +166,15 @@ class Builder {
         add_end(send, node.sends, node.pack_bytes);
       } else {
         ++node.copies;
-        node.copy_bytes += message_bytes(program, send);
+        node.copy_bytes += packed_bytes(plan_, rank, send);
       }
     }
     for (const Message& recv : recvs_of(program, step)) {
-      if (recv.peer != rank) add_end(recv, node.recvs, node.unpack_bytes);
+      if (recv.peer != rank) {
+        add_end(recv, node.recvs, node.unpack_bytes);
+      } else {  // what a cast adds there
+        node.copy_bytes += packed_bytes(plan_, rank, recv) - message_bytes(program, recv);
+      }
     }
     graph_.nodes.push_back(node);
   }

@@ -43,7 +43,8 @@ int32_t PlanMaker::add_tensor(const std::string& name, const Dims& shape, Dtype 
 int32_t PlanMaker::add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset,
                             int64_t bytes) {
   Program& program = plan_.programs[static_cast<size_t>(rank)];
-  program.slots.push_back({tensor, static_cast<int32_t>(program.boxes.size()), offset, bytes});
+  program.slots.push_back({tensor, static_cast<int32_t>(program.boxes.size()), offset, bytes,
+                           plan_.tensors[static_cast<size_t>(tensor)].train_dtype});
   program.boxes.push_back(box);
   return static_cast<int32_t>(program.slots.size()) - 1;
 }

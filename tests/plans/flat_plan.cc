@@ -60,7 +60,7 @@ Plan make_plan(const FlatPlan& flat) {
     for (const FlatSlot& slot : flat.slots[static_cast<size_t>(rank)]) {
       const Dtype dtype = plan.tensors[static_cast<size_t>(slot.tensor)].train_dtype;
       program.slots.push_back({slot.tensor, add_box(program, slot.box), slot.offset,
-                               dtype_bytes(dtype, slot.box.volume())});
+                               dtype_bytes(dtype, slot.box.volume()), dtype});
     }
     std::vector<const FlatEnd*> ends;
     for (const FlatEnd& end : flat.ends) {

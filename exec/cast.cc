@@ -1,0 +1,379 @@
+#include "exec/cast.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+
+namespace refit {
+
+namespace {
+
+constexpr float kE4m3Largest = 448, kE2m1Largest = 6;
+constexpr float kE4m3Smallest = 0x1p-9F;  // above 0
+
+uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
+float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
+
+/// Drops the low bits: to nearest, ties to even.
+uint32_t round_off(uint32_t bits, int dropped) {
+  const uint32_t half = (uint32_t{1} << (dropped - 1)) - 1;
+  return (bits + half + ((bits >> dropped) & 1U)) >> dropped;
+}
+
+/// A binary format of 16 bits or fewer with fp32's rules: sign, `exponent` bits, `mantissa` bits.
+struct Small {
+  int exponent, mantissa;
+  constexpr int bias() const { return (1 << (exponent - 1)) - 1; }
+};
+constexpr Small kFp16{5, 10}, kE4m3{4, 3};
+
+constexpr float power_of_two(int exponent) {
+  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+/// |value| rounded to the format's grid, as its bits without sign. May run over the format's largest, into the bits above.
+template <Small kFormat>
+uint32_t round_magnitude(float magnitude) {
+  constexpr int kLeast = 1 - kFormat.bias();  // exponent of the smallest normal number
+  if (magnitude < power_of_two(kLeast)) {
+    // Subnormal: a multiple of 2^(kLeast - mantissa); scaling by a power of two is exact, and the sum rounds.
+    constexpr float kInteger = 0x1p23F;  // from here on floats are whole
+    const float units = magnitude * power_of_two(kFormat.mantissa - kLeast);
+    return bits_of(units + kInteger) - bits_of(kInteger);
+  }
+  constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kFormat.bias()) << kFormat.mantissa;
+  return round_off(bits_of(magnitude), 23 - kFormat.mantissa) - kRebias;
+}
+
+float magnitude_of(uint32_t bits, Small format) {
+  const uint32_t exponent = bits >> format.mantissa;
+  const uint32_t mantissa = bits & ((1U << format.mantissa) - 1);
+  const int least = 1 - format.bias();
+  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), least - format.mantissa);
+  return std::ldexp(static_cast<float>(mantissa | (1U << format.mantissa)),
+                    static_cast<int>(exponent) - format.bias() - format.mantissa);
+}
+
+uint32_t encode_bf16(float value) {
+  const uint32_t bits = bits_of(value);
+  return std::isnan(value) ? (bits >> 16) | 0x40U : round_off(bits, 16);
+}
+
+uint32_t encode_fp16(float value) {
+  const uint32_t sign = bits_of(value) >> 31 << 15;
+  if (std::isnan(value)) return sign | 0x7e00U;
+  return sign | std::min(round_magnitude<kFp16>(std::fabs(value)), 0x7c00U);
+}
+
+uint32_t encode_e4m3(float value) {
+  const uint32_t sign = bits_of(value) >> 31 << 7;
+  if (std::isnan(value)) return sign | 0x7fU;
+  return sign | std::min(round_magnitude<kE4m3>(std::min(std::fabs(value), kE4m3Largest)), 0x7eU);
+}
+
+uint32_t encode_e2m1(float value) {
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return 7;
+  const uint32_t sign = bits_of(value) >> 31 << 3;
+  // Halfway between neighbours; a tie goes to the even one.
+  constexpr float kHalfway[] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
+  uint32_t code = 0;
+  for (const float border : kHalfway) {
+    if (magnitude > border || (magnitude == border && code % 2 == 1)) ++code;
+  }
+  return sign | code;
+}
+
+uint32_t encode_e8m0(float value) {
+  if (std::isnan(value)) return 0xff;
+  const uint32_t bits = bits_of(std::fabs(value));
+  const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffU;
+  // Exponent 0 is 2^-127 here, half of the smallest normal float.
+  const bool up = exponent == 0 ? mantissa > 0x400000U : mantissa > 0;
+  return std::min(exponent + (up ? 1U : 0U), 0xfeU);
+}
+
+float decode_e2m1(uint32_t bits) {
+  constexpr float kValues[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+  const float magnitude = kValues[bits & 7U];
+  return bits & 8U ? -magnitude : magnitude;
+}
+
+float decode_fp16(uint32_t bits) {
+  const uint32_t magnitude = bits & 0x7fffU;
+  float value = magnitude_of(magnitude, kFp16);
+  if (magnitude >= 0x7c00U) value = float_of(magnitude == 0x7c00U ? 0x7f800000U : 0x7fc00000U);
+  return bits & 0x8000U ? -value : value;
+}
+
+float decode_e4m3(uint32_t bits) {
+  const uint32_t magnitude = bits & 0x7fU;
+  const float value = magnitude == 0x7fU ? float_of(0x7fc00000U) : magnitude_of(magnitude, kE4m3);
+  return bits & 0x80U ? -value : value;
+}
+
+template <typename Bits, typename Decode>
+void decode_all(const std::byte* from, int64_t count, float* values, Decode decode_one) {
+  for (int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, from + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+    values[i] = decode_one(bits);
+  }
+}
+
+template <typename Bits, typename Encode>
+void encode_all(const float* values, int64_t count, std::byte* to, Encode encode_one) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Bits bits = static_cast<Bits>(encode_one(values[i]));
+    std::memcpy(to + i * static_cast<int64_t>(sizeof bits), &bits, sizeof bits);
+  }
+}
+
+float largest(const float* values, int64_t count, float start) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    start = magnitude > start ? magnitude : start;
+  }
+  return start;
+}
+
+float or_one(float scale) { return scale > 0 ? scale : 1; }
+
+/// Quantises one matrix of a weight.
+class Matrix {
+ public:
+  /// `at` is the matrix' first element; rows and columns are those of the weight.
+  Matrix(Format format, const Dims& shape, const Dims& at, const ReadRow& read, GlobalScales* known)
+      : format_(format),
+        block_(scale_block(format)),
+        rows_(shape[shape.count - 2]),
+        columns_(shape[shape.count - 1]),
+        at_(at),
+        read_(read) {
+    if (!has_output(format, Output::kGlobalScale)) return;
+    if (known != nullptr && known->contains(at)) {
+      global_ = known->at(at);
+      return;
+    }
+    row_.resize(static_cast<size_t>(columns_));
+    float most = 0;
+    for (int64_t row = 0; row < rows_; ++row) {
+      read_row(row, 0, columns_);
+      most = largest(row_.data(), columns_, most);
+    }
+    global_ = or_one(format == Format::kNvfp4 ? most / (kE2m1Largest * kE4m3Largest)
+                                              : most / kE4m3Largest);
+    if (known != nullptr) known->emplace(at, global_);
+  }
+
+  float global() const { return global_; }
+
+  /// Scales of blocks [first, last) of a row of blocks, as elements of the scale's dtype, and what data is divided by.
+  void find_scales(int64_t block_row, int64_t first, int64_t last) {
+    const auto count = static_cast<size_t>(last - first);
+    scales_.assign(count, 0);
+    const int64_t left = first * block_.columns, right = std::min(last * block_.columns, columns_);
+    const int64_t bottom = std::min((block_row + 1) * block_.rows, rows_);
+    for (int64_t row = block_row * block_.rows; row < bottom; ++row) {
+      read_row(row, left, right);
+      for (size_t b = 0; b < count; ++b) {
+        const int64_t begin = static_cast<int64_t>(b) * block_.columns;
+        const int64_t end = std::min(begin + block_.columns, right - left);
+        scales_[b] = largest(row_.data() + begin, end - begin, scales_[b]);
+      }
+    }
+    divisors_ = scales_;
+    for (size_t b = 0; b < count; ++b) set_scale(scales_[b], divisors_[b]);
+  }
+  const std::vector<float>& scales() const { return scales_; }
+
+  /// Data of a row, columns [first, last); the scales of its blocks, from `first_block` on, are known.
+  const std::vector<float>& scale_row(int64_t row, int64_t first, int64_t last,
+                                      int64_t first_block) {
+    read_row(row, first, last);
+    const bool blocks = has_output(format_, Output::kScale);
+    for (int64_t column = first; column < last; ++column) {
+      const float divisor =
+          blocks ? divisors_[static_cast<size_t>(column / block_.columns - first_block)] : global_;
+      row_[static_cast<size_t>(column - first)] /= divisor;
+    }
+    return row_;
+  }
+
+ private:
+  void read_row(int64_t row, int64_t first, int64_t last) {
+    if (std::ssize(row_) < last - first) row_.resize(static_cast<size_t>(last - first));
+    at_[at_.count - 2] = row;
+    at_[at_.count - 1] = first;
+    read_(at_, last - first, row_.data());
+  }
+
+  /// From a block's largest value in `scale` to the scale as stored and to what data is divided by.
+  void set_scale(float& scale, float& divisor) const {
+    const float most = scale;
+    switch (format_) {
+      case Format::kFp8Block:
+        divisor = scale = or_one(most / kE4m3Largest);
+        return;
+      case Format::kMxfp8:
+        divisor = scale = decode(Dtype::kE8m0, encode_e8m0(most / kE4m3Largest));
+        return;
+      case Format::kNvfp4:
+        scale = most > 0 ? std::max(most / (kE2m1Largest * global_), kE4m3Smallest) : 1;
+        scale = decode_e4m3(encode_e4m3(scale));
+        divisor = scale * global_;
+        return;
+      case Format::kNone:
+      case Format::kFp8:
+        break;
+    }
+    REFIT_CHECK(false);
+  }
+
+  const Format format_;
+  const Block2 block_;
+  const int64_t rows_, columns_;
+  Dims at_;
+  const ReadRow& read_;
+  float global_ = 1;
+  std::vector<float> row_, scales_, divisors_;
+};
+
+}  // namespace
+
+float decode(Dtype dtype, uint32_t bits) {
+  switch (dtype) {
+    case Dtype::kFp32:
+      return float_of(bits);
+    case Dtype::kBf16:
+      return float_of(bits << 16);
+    case Dtype::kFp16:
+      return decode_fp16(bits);
+    case Dtype::kFp8E4m3:
+      return decode_e4m3(bits);
+    case Dtype::kFp4E2m1:
+      return decode_e2m1(bits);
+    case Dtype::kE8m0:
+      return bits == 0xff ? float_of(0x7fc00000U) : std::ldexp(1.0F, static_cast<int>(bits) - 127);
+    case Dtype::kFp64:
+    case Dtype::kFp8E5m2:
+    case Dtype::kInt64:
+    case Dtype::kInt32:
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+      break;
+  }
+  REFIT_CHECK(false);
+  return 0;
+}
+
+uint32_t encode(Dtype dtype, float value) {
+  switch (dtype) {
+    case Dtype::kFp32:
+      return bits_of(value);
+    case Dtype::kBf16:
+      return encode_bf16(value);
+    case Dtype::kFp16:
+      return encode_fp16(value);
+    case Dtype::kFp8E4m3:
+      return encode_e4m3(value);
+    case Dtype::kFp4E2m1:
+      return encode_e2m1(value);
+    case Dtype::kE8m0:
+      return encode_e8m0(value);
+    case Dtype::kFp64:
+    case Dtype::kFp8E5m2:
+    case Dtype::kInt64:
+    case Dtype::kInt32:
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+      break;
+  }
+  REFIT_CHECK(false);
+  return 0;
+}
+
+void decode_row(Dtype dtype, const std::byte* from, int64_t count, float* values) {
+  if (dtype == Dtype::kFp32) {
+    std::memcpy(values, from, static_cast<size_t>(count) * sizeof(float));
+  } else if (dtype == Dtype::kBf16) {
+    decode_all<uint16_t>(from, count, values, [](uint32_t bits) { return float_of(bits << 16); });
+  } else if (dtype == Dtype::kFp16) {
+    decode_all<uint16_t>(from, count, values, decode_fp16);
+  } else if (dtype == Dtype::kFp4E2m1) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto pair = std::to_integer<uint32_t>(from[i / 2]);
+      values[i] = decode_e2m1(i % 2 == 0 ? pair & 15U : pair >> 4);
+    }
+  } else {
+    decode_all<uint8_t>(from, count, values, [&](uint32_t bits) { return decode(dtype, bits); });
+  }
+}
+
+void encode_row(Dtype dtype, const float* values, int64_t count, std::byte* to) {
+  if (dtype == Dtype::kFp32) {
+    std::memcpy(to, values, static_cast<size_t>(count) * sizeof(float));
+  } else if (dtype == Dtype::kBf16) {
+    encode_all<uint16_t>(values, count, to, encode_bf16);
+  } else if (dtype == Dtype::kFp16) {
+    encode_all<uint16_t>(values, count, to, encode_fp16);
+  } else if (dtype == Dtype::kFp4E2m1) {
+    REFIT_CHECK(count % 2 == 0);
+    for (int64_t i = 0; i < count; i += 2) {
+      to[i / 2] = static_cast<std::byte>(encode_e2m1(values[i]) | encode_e2m1(values[i + 1]) << 4);
+    }
+  } else if (dtype == Dtype::kFp8E4m3) {
+    encode_all<uint8_t>(values, count, to, encode_e4m3);
+  } else {
+    encode_all<uint8_t>(values, count, to, [&](float value) { return encode(dtype, value); });
+  }
+}
+
+void quantise(Format format, Output output, const Dims& shape, const Box& box, const ReadRow& read,
+              std::byte* to, GlobalScales* known) {
+  const Dtype dtype = output_dtype(format, output);
+  const Block2 block = scale_block(format);
+  const int outer = shape.count - 2;
+  REFIT_CHECK(outer >= 0 && !box.empty());
+  const auto write = [&](const float* values, int64_t count) {
+    encode_row(dtype, values, count, to);
+    to += dtype_bytes(dtype, count);
+  };
+  Dims at;  // of the matrix
+  at.count = shape.count;
+  for (int dim = 0; dim < outer; ++dim) at[dim] = box.lo[dim];
+  while (true) {
+    Matrix matrix(format, shape, at, read, known);
+    if (output == Output::kGlobalScale) {
+      const float global = matrix.global();
+      write(&global, 1);
+    } else {
+      const bool data = output == Output::kData;
+      const int64_t top = box.lo[outer], bottom = box.hi[outer];
+      const int64_t left = box.lo[outer + 1], right = box.hi[outer + 1];
+      const bool blocks = has_output(format, Output::kScale);
+      const int64_t height = data && blocks ? block.rows : 1, width = data ? block.columns : 1;
+      const int64_t first = left / width, last = (right + width - 1) / width;  // blocks
+      for (int64_t band = top / height; band * height < bottom; ++band) {
+        if (blocks) matrix.find_scales(band, first, last);
+        if (!data) write(matrix.scales().data(), last - first);
+        const int64_t end = std::min((band + 1) * height, bottom);
+        for (int64_t row = std::max(band * height, top); data && row < end; ++row) {
+          write(matrix.scale_row(row, left, right, first).data(), right - left);
+        }
+      }
+    }
+    int dim = outer - 1;
+    while (dim >= 0 && ++at[dim] == box.hi[dim]) {
+      at[dim] = box.lo[dim];
+      --dim;
+    }
+    if (dim < 0) return;
+  }
+}
+
+}  // namespace refit

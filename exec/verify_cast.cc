@@ -1,0 +1,162 @@
+#include "exec/verify_cast.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "exec/cast.h"
+#include "exec/matrices.h"
+#include "exec/mix.h"
+#include "exec/strided.h"
+
+namespace refit {
+
+namespace {
+
+/// The values of one weight in one round.
+class Weights {
+ public:
+  Weights(const PlanTensor& tensor, int64_t round)
+      : seed_(seed_of(tensor.name, round)),
+        dtype_(tensor.train_dtype),
+        stride_(dense_strides(tensor.shape)) {}
+
+  /// Any sign and mantissa; a magnitude of 2^k or more is half as likely as 2^(k - 1). At most 2^12, fp16's largest is 2^16.
+  void read(const Dims& at, int64_t count, float* values) const {
+    int64_t index = 0;
+    for (int dim = 0; dim < at.count; ++dim) index += at[dim] * stride_[dim];
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t hash = mix(seed_ + static_cast<uint64_t>(index + i));
+      const uint32_t exponent = 115 + std::min(static_cast<uint32_t>(std::countl_zero(hash)), 24U);
+      const uint32_t bits = static_cast<uint32_t>(hash & 0x807fffffU) | exponent << 23;
+      values[i] = decode(dtype_, encode(dtype_, std::bit_cast<float>(bits)));
+    }
+  }
+
+ private:
+  uint64_t seed_;
+  Dtype dtype_;
+  Dims stride_;
+};
+
+const PlanTensor& weight_of(const Plan& plan, const PlanTensor& tensor) {
+  return tensor.source < 0 ? tensor : plan.tensors[static_cast<size_t>(tensor.source)];
+}
+
+/// What the gen side has in a box, dense.
+std::vector<std::byte> expected(const Plan& plan, const PlanTensor& tensor, const Box& box,
+                                int64_t round) {
+  std::vector<std::byte> bytes(static_cast<size_t>(dtype_bytes(tensor.gen_dtype, box.volume())));
+  const PlanTensor& weight = weight_of(plan, tensor);
+  const Weights weights(weight, round);
+  if (tensor.format != Format::kNone) {
+    quantise(
+        tensor.format, tensor.output, weight.shape, box,
+        [&](const Dims& at, int64_t count, float* to) { weights.read(at, count, to); },
+        bytes.data());
+    return bytes;
+  }
+  const int64_t row = box.dims() == 0 ? 1 : box.extent(box.dims() - 1);
+  std::vector<float> values(static_cast<size_t>(row));
+  std::byte* to = bytes.data();
+  Dims at = box.lo;
+  for (int64_t left = box.volume() / row; left > 0; --left) {
+    weights.read(at, row, values.data());
+    encode_row(tensor.gen_dtype, values.data(), row, to);
+    to += dtype_bytes(tensor.gen_dtype, row);
+    for (int dim = box.dims() - 2; dim >= 0 && ++at[dim] == box.hi[dim]; --dim)
+      at[dim] = box.lo[dim];
+  }
+  return bytes;
+}
+
+Strided dense(std::vector<std::byte>& bytes) {
+  return {.base = bytes.data(), .run = std::ssize(bytes)};
+}
+
+[[noreturn]] void report(int32_t rank, const PlanTensor& tensor, const Box& box, int64_t round,
+                         const std::vector<std::byte>& found,
+                         const std::vector<std::byte>& wanted) {
+  const int64_t bits = dtype_bits(tensor.gen_dtype);
+  const auto element_of = [&](const std::vector<std::byte>& bytes, int64_t element) {
+    uint32_t value = 0;
+    for (int64_t bit = bits - 8; bits >= 8 && bit >= 0; bit -= 8) {
+      value = value << 8 |
+              std::to_integer<uint32_t>(bytes[static_cast<size_t>((element * bits + bit) / 8)]);
+    }
+    if (bits >= 8) return value;
+    const auto pair = std::to_integer<uint32_t>(bytes[static_cast<size_t>(element / 2)]);
+    return element % 2 == 0 ? pair & 15U : pair >> 4;
+  };
+  int64_t element = 0;
+  while (element_of(found, element) == element_of(wanted, element)) ++element;
+  const uint32_t got = element_of(found, element), want = element_of(wanted, element);
+  const Dims stride = dense_strides(box.extents());
+  std::vector<int64_t> index;
+  for (int dim = 0; dim < box.dims(); ++dim) {
+    index.push_back(box.lo[dim] + element / stride[dim]);
+    element %= stride[dim];
+  }
+  throw Error(
+      fmt::format("rank {}, tensor {}, element [{}], iteration {}: found 0x{:0{}x}, "
+                  "expected 0x{:0{}x}, the cast of its weights",
+                  rank, tensor.name, fmt::join(index, ", "), round, got, bits / 4, want, bits / 4),
+      ErrorKind::kWork);
+}
+
+}  // namespace
+
+bool is_cast_tensor(const PlanTensor& tensor) {
+  return tensor.format != Format::kNone || tensor.train_dtype != tensor.gen_dtype;
+}
+
+void fill_cast(const PlanTensor& tensor, const Shard& shard, std::byte* memory, int64_t round) {
+  const Weights weights(tensor, round);
+  std::vector<float> values;
+  std::vector<std::byte> bytes;
+  visit_matrices(shard.box, [&](const Box& box) {
+    const int64_t row = box.dims() == 0 ? 1 : box.extent(box.dims() - 1);
+    values.resize(static_cast<size_t>(box.volume()));
+    Dims at = box.lo;
+    for (int64_t done = 0; done < box.volume(); done += row) {
+      weights.read(at, row, values.data() + done);
+      if (box.dims() >= 2) ++at[box.dims() - 2];
+    }
+    bytes.resize(static_cast<size_t>(dtype_bytes(tensor.train_dtype, box.volume())));
+    encode_row(tensor.train_dtype, values.data(), box.volume(), bytes.data());
+    const Strided from = dense(bytes), to = resolve(shard, box, tensor.train_dtype, memory);
+    copy_strided({&to, 1}, {&from, 1});
+  });
+}
+
+void poison_cast(const Plan& plan, const PlanTensor& tensor, const Shard& shard, std::byte* memory,
+                 int64_t round) {
+  visit_matrices(shard.box, [&](const Box& box) {
+    std::vector<std::byte> bytes = expected(plan, tensor, box, round);
+    for (std::byte& byte : bytes) byte = ~byte;
+    const Strided from = dense(bytes), to = resolve(shard, box, tensor.gen_dtype, memory);
+    copy_strided({&to, 1}, {&from, 1});
+  });
+}
+
+int64_t verify_cast(const Plan& plan, int32_t rank, const PlanTensor& tensor, const Shard& shard,
+                    std::byte* memory, int64_t round) {
+  int64_t total = 0;
+  visit_matrices(shard.box, [&](const Box& box) {
+    const std::vector<std::byte> wanted = expected(plan, tensor, box, round);
+    std::vector<std::byte> found(wanted.size());
+    const Strided to = dense(found), from = resolve(shard, box, tensor.gen_dtype, memory);
+    copy_strided({&to, 1}, {&from, 1});
+    if (found != wanted) report(rank, tensor, box, round, found, wanted);
+    total += std::ssize(found);
+  });
+  return total;
+}
+
+}  // namespace refit
