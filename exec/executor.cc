@@ -306,6 +306,11 @@ Strided Executor::State::bind(const Plan& plan, const Piece& piece,
   const PieceArea area = find_area(plan, backend.rank(), piece);
   std::byte* base = memory_of(plan, piece, area);
   if (!is_cast(plan, backend.rank(), piece)) return resolve(area.shard, box, area.dtype, base);
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
+  if (tensor.format == Format::kNone && !is_convertible(piece.wire, area.dtype)) {
+    fail("wire dtype", dtype_name(piece.wire),
+         fmt::format("{} as in the buffer, or one that converts to it", dtype_name(area.dtype)));
+  }
   const Conversion& conversion =
       conversions.emplace_back(make_conversion(plan, backend.rank(), piece, base, next_packed));
   const int64_t bytes = piece_bytes(program, piece);

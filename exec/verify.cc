@@ -167,9 +167,11 @@ void fill_train(const Plan& plan, int32_t rank, const Executor::Buffers& buffers
 }
 
 void poison_gen(const Plan& plan, int32_t rank, const Executor::Buffers& buffers, int64_t round) {
+  RoundScales known;
   for_each_shard(plan, Side::kGen, rank, buffers,
                  [&](const PlanTensor& tensor, Dtype dtype, const Shard& shard, std::byte* base) {
-                   if (is_cast_tensor(tensor)) return poison_cast(plan, tensor, shard, base, round);
+                   if (is_cast_tensor(tensor))
+                     return poison_cast(plan, tensor, shard, base, round, known);
                    const Pattern pattern(tensor.name, round, true);
                    for_each_run(tensor.shape, shard, dtype, base,
                                 [&](std::byte* at, int64_t first, int64_t bytes) {
@@ -181,10 +183,11 @@ void poison_gen(const Plan& plan, int32_t rank, const Executor::Buffers& buffers
 int64_t verify_gen(const Plan& plan, int32_t rank, const Executor::Buffers& buffers,
                    int64_t round) {
   int64_t total = 0;
+  RoundScales known;
   for_each_shard(plan, Side::kGen, rank, buffers,
                  [&](const PlanTensor& tensor, Dtype dtype, const Shard& shard, std::byte* base) {
                    if (is_cast_tensor(tensor)) {
-                     total += verify_cast(plan, rank, tensor, shard, base, round);
+                     total += verify_cast(plan, rank, tensor, shard, base, round, known);
                      return;
                    }
                    const Pattern pattern(tensor.name, round, false);

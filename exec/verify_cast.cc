@@ -51,7 +51,7 @@ const PlanTensor& weight_of(const Plan& plan, const PlanTensor& tensor) {
 
 /// What the gen side has in a box, dense.
 std::vector<std::byte> expected(const Plan& plan, const PlanTensor& tensor, const Box& box,
-                                int64_t round) {
+                                int64_t round, RoundScales& known) {
   std::vector<std::byte> bytes(static_cast<size_t>(dtype_bytes(tensor.gen_dtype, box.volume())));
   const PlanTensor& weight = weight_of(plan, tensor);
   const Weights weights(weight, round);
@@ -59,7 +59,7 @@ std::vector<std::byte> expected(const Plan& plan, const PlanTensor& tensor, cons
     quantise(
         tensor.format, tensor.output, weight.shape, box,
         [&](const Dims& at, int64_t count, float* to) { weights.read(at, count, to); },
-        bytes.data());
+        bytes.data(), &known[weight.name]);
     return bytes;
   }
   const int64_t row = box.dims() == 0 ? 1 : box.extent(box.dims() - 1);
@@ -113,7 +113,12 @@ Strided dense(std::vector<std::byte>& bytes) {
 }  // namespace
 
 bool is_cast_tensor(const PlanTensor& tensor) {
-  return tensor.format != Format::kNone || tensor.train_dtype != tensor.gen_dtype;
+  if (tensor.format != Format::kNone) return true;
+  if (tensor.train_dtype == tensor.gen_dtype) return false;
+  if (is_convertible(tensor.train_dtype, tensor.gen_dtype)) return true;
+  fail("tensor " + tensor.name,
+       fmt::format("{} to {}", dtype_name(tensor.train_dtype), dtype_name(tensor.gen_dtype)),
+       "a cast between fp32, bf16 and fp16, or a format");
 }
 
 void fill_cast(const PlanTensor& tensor, const Shard& shard, std::byte* memory, int64_t round) {
@@ -136,20 +141,27 @@ void fill_cast(const PlanTensor& tensor, const Shard& shard, std::byte* memory, 
 }
 
 void poison_cast(const Plan& plan, const PlanTensor& tensor, const Shard& shard, std::byte* memory,
-                 int64_t round) {
+                 int64_t round, RoundScales& known) {
+  const bool has_nan = tensor.gen_dtype != Dtype::kFp4E2m1;
+  std::vector<std::byte> bytes;
   visit_matrices(shard.box, [&](const Box& box) {
-    std::vector<std::byte> bytes = expected(plan, tensor, box, round);
-    for (std::byte& byte : bytes) byte = ~byte;
+    if (has_nan) {
+      bytes.assign(static_cast<size_t>(dtype_bytes(tensor.gen_dtype, box.volume())),
+                   std::byte{0xff});
+    } else {
+      bytes = expected(plan, tensor, box, round, known);
+      for (std::byte& byte : bytes) byte = ~byte;
+    }
     const Strided from = dense(bytes), to = resolve(shard, box, tensor.gen_dtype, memory);
     copy_strided({&to, 1}, {&from, 1});
   });
 }
 
 int64_t verify_cast(const Plan& plan, int32_t rank, const PlanTensor& tensor, const Shard& shard,
-                    std::byte* memory, int64_t round) {
+                    std::byte* memory, int64_t round, RoundScales& known) {
   int64_t total = 0;
   visit_matrices(shard.box, [&](const Box& box) {
-    const std::vector<std::byte> wanted = expected(plan, tensor, box, round);
+    const std::vector<std::byte> wanted = expected(plan, tensor, box, round, known);
     std::vector<std::byte> found(wanted.size());
     const Strided to = dense(found), from = resolve(shard, box, tensor.gen_dtype, memory);
     copy_strided({&to, 1}, {&from, 1});

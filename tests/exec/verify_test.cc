@@ -158,7 +158,7 @@ TEST(Verify, SaysWhatWasFoundAndExpected) {
 TEST(Verify, RefusesWhatItCannotJudge) {
   const Dims shape{4, 4};
   OneTensor converted(shape, Dtype::kBf16, replicate(shape, 0, 1), replicate(shape, 1, 1));
-  converted.plan.tensors[0].gen_dtype = Dtype::kFp16;
+  converted.plan.tensors[0].gen_dtype = Dtype::kInt8;
   EXPECT_THROW(fill_train(converted.plan, 0, converted.buffers, 0), Error);
   EXPECT_THROW(verify_gen(converted.plan, 1, converted.buffers, 0), Error);
   OneTensor half(shape, Dtype::kFp4E2m1, {{{0, {dense_shard({{0, 0}, {4, 3}})}}}},

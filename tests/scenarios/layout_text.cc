@@ -115,7 +115,8 @@ Model make_model(const Scenario& scenario, const std::string& dtype) {
   return model;
 }
 
-std::string layout_text(const Scenario& scenario, bool train, bool declare, int32_t only_rank) {
+std::string layout_text(const Scenario& scenario, bool train, bool declare, int32_t only_rank,
+                        bool dtypes) {
   std::string text = "tensors:\n";
   for (const ScenarioTensor& tensor : scenario.tensors) {
     const TensorSide& side = train ? tensor.src : tensor.dst;
@@ -127,8 +128,11 @@ std::string layout_text(const Scenario& scenario, bool train, bool declare, int3
       if (!declare || (only_rank >= 0 && rank != only_rank)) continue;
       declared += fmt::format("{}{}: {}", declared.empty() ? "" : ", ", rank, list(shape));
     }
-    text += fmt::format("  - {{name: [{}], {}{}}}\n", names, side_text(tensor.shape, side),
-                        declared.empty() ? "" : ", local_shapes: {" + declared + "}");
+    std::string precision;
+    if (dtypes && !side.dtype.empty()) precision += ", dtype: " + side.dtype;
+    if (dtypes && !side.cast.empty()) precision += ", cast: " + side.cast;
+    text += fmt::format("  - {{name: [{}], {}{}{}}}\n", names, side_text(tensor.shape, side),
+                        declared.empty() ? "" : ", local_shapes: {" + declared + "}", precision);
   }
   return text;
 }

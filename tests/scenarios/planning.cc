@@ -43,8 +43,13 @@ void place_on_hosts(const Scenario& scenario, Problem& problem) {
 Problem make_problem(const Scenario& scenario, const std::string& dtype) {
   Problem problem;
   problem.model = make_model(scenario, dtype);
-  problem.train = load_layout(layout_text(scenario, true), problem.model, Side::kTrain, 0);
-  problem.gen = load_layout(layout_text(scenario, false), problem.model, Side::kGen, 0);
+  const auto load = [&](bool train) {
+    return load_layout(layout_text(scenario, train, true, -1, dtype.empty()), problem.model,
+                       train ? Side::kTrain : Side::kGen, 0);
+  };
+  problem.train = load(true);
+  problem.gen = load(false);
+  problem.casts = apply_casts(problem.model, problem.train, problem.gen);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
   if (scenario.hosts.empty()) {
     const FabricSource source = fabric_source(4, 1);

@@ -117,7 +117,7 @@ ScenarioTensor read_tensor(const Value& value) {
   if (const Value* shape = value.find("tensor")) {
     tensor.shape = read_numbers(shape->at("shape"));
     tensor.dtype = shape->at("dtype").as_text();
-    shape->find("block");
+    if (const Value* block = shape->find("block")) tensor.block = read_numbers(*block);
     shape->finish();
   }
   tensor.src = read_side(value.at("src"), tensor.shape.size());

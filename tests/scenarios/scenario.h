@@ -50,6 +50,7 @@ struct ScenarioTensor {
   Numbers shape;
   std::string dtype;
   TensorSide src, dst;
+  Numbers block;  // of its scales; empty: none
   int64_t repeat = 1;
   int64_t fill = 0;  // i of the fill rule: that of the tensor it is tied to, else its own
 };

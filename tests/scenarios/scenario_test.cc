@@ -32,7 +32,7 @@ const std::vector<Scenario>& all_scenarios() {
 }
 
 bool is_planned(const Scenario& scenario) {
-  return scenario.verify.empty() && !must_be_refused(scenario) && !waits_as_a_whole(scenario);
+  return scenario.verify.empty() && !must_be_refused(scenario);
 }
 
 std::vector<std::string> strategies() {
@@ -201,6 +201,15 @@ void expect_topology(const Scenario& scenario, const Plan& plan, const Traffic& 
   }
 }
 
+int64_t gen_bytes(const Plan& plan, int32_t rank) {
+  int64_t bytes = 0;
+  for (const PlanTensor& tensor : plan.tensors) {
+    const int64_t elements = buffer_elements(plan, Side::kGen, tensor.gen_buffer, rank);
+    bytes += elements * dtype_bits(tensor.gen_dtype) / 8;
+  }
+  return bytes;
+}
+
 TEST(Scenarios, PlansMoveWhatTheyShould) {
   for (const Scenario& scenario : all_scenarios()) {
     if (!is_planned(scenario)) continue;
@@ -214,6 +223,11 @@ TEST(Scenarios, PlansMoveWhatTheyShould) {
       if (scenario.expects("max_staging_bytes")) {
         for (int32_t rank = 0; rank < std::ssize(plan.ranks); ++rank) {
           EXPECT_LE(staging_use(plan, rank).total(), scenario.expected("max_staging_bytes"));
+        }
+      }
+      if (scenario.expects("dst_buffer_bytes_per_rank")) {
+        for (const auto& [rank, bytes] : scenario.expected_by_rank("dst_buffer_bytes_per_rank")) {
+          EXPECT_EQ(gen_bytes(plan, rank), bytes) << "rank " << rank;
         }
       }
       if (strategy != "direct") continue;
@@ -503,6 +517,50 @@ void expect_local_shapes(const Scenario& scenario) {
   EXPECT_EQ(mismatching, expected);
 }
 
+/// A quantised weight that the train side has, with its scales.
+void expect_blocks(const Scenario& scenario) {
+  const ScenarioTensor& tensor = scenario.tensors[0];
+  ASSERT_EQ(tensor.block, (Numbers{128, 128}));
+  Model model = make_model(scenario);
+  const Dims shape = model.tensors[0].shape;
+  Tensor scales = model.tensors[0];
+  scales.name += companion_suffix(Format::kFp8Block, Output::kScale);
+  scales.shape = output_shape(Format::kFp8Block, Output::kScale, shape);
+  scales.dtype = Dtype::kFp32;
+  EXPECT_EQ(scales.shape.product(), scenario.expected("global_scale_blocks"));
+  const Layout layout = load_layout(layout_text(scenario, true), model, Side::kTrain, 0);
+  model.tensors.push_back(scales);
+  const std::string text =
+      fmt::format("  - {{name: {}, absent: true}}\nscales: follow\n", scales.name);
+  const std::string message =
+      refusal([&] { load_layout(layout_text(scenario, true) + text, model, Side::kTrain, 0); });
+  EXPECT_TRUE(has_word(message, scenario.error_words)) << message;
+  EXPECT_NE(message.find(model.tensors[0].name), std::string::npos) << message;
+  EXPECT_EQ(
+      refusal([&] { load_layout(layout_text(scenario, false) + text, model, Side::kGen, 0); }), "");
+
+  int64_t concatenated = 0;
+  std::set<int64_t> edges;
+  for (const auto& [rank, shards] : layout.maps[0].shards) {
+    for (const Shard& shard : shards) {
+      concatenated +=
+          output_shape(Format::kFp8Block, Output::kScale, shard.box.extents()).product();
+      const Box blocks = whole_blocks(Format::kFp8Block, shape, shard.box);
+      for (int dim = 0; dim < shard.box.dims(); ++dim) {
+        if (blocks.lo[dim] != shard.box.lo[dim]) edges.insert(shard.box.lo[dim]);
+        if (blocks.hi[dim] != shard.box.hi[dim]) edges.insert(shard.box.hi[dim]);
+      }
+    }
+  }
+  EXPECT_EQ(concatenated, scenario.expected("scale_blocks_if_concatenated"));
+  std::set<int64_t> expected;
+  const Value& misaligned = scenario.expect->at("misaligned_edges");
+  for (size_t i = 0; i < misaligned.size(); ++i) {
+    expected.insert(misaligned[i].as_int(0, int64_t{1} << 40));
+  }
+  EXPECT_EQ(edges, expected);
+}
+
 TEST(Scenarios, BadInputIsRefused) {
   for (const Scenario& scenario : all_scenarios()) {
     if (!must_be_refused(scenario)) continue;
@@ -511,6 +569,8 @@ TEST(Scenarios, BadInputIsRefused) {
       expect_names(scenario);
     } else if (scenario.verify == "ranks") {
       expect_ranks(scenario);
+    } else if (scenario.verify == "block") {
+      expect_blocks(scenario);
     } else if (scenario.verify == "local_shape") {
       expect_local_shapes(scenario);
     } else {
@@ -524,23 +584,19 @@ TEST(Scenarios, BadInputIsRefused) {
 
 TEST(Scenarios, AreAllAccountedFor) {
   std::set<std::string> ids;
-  int full = 0, part = 0, none = 0;
+  int full = 0, part = 0;
   for (const Scenario& scenario : all_scenarios()) {
     EXPECT_TRUE(ids.insert(scenario.id).second) << scenario.id << " a second time";
     std::vector<Waiting> waiting;
     EXPECT_NO_THROW(waiting = waiting_for(scenario)) << scenario.id;
-    // What is neither planned nor refused has to be waiting as a whole.
-    EXPECT_TRUE(is_planned(scenario) || must_be_refused(scenario) || waits_as_a_whole(scenario))
-        << scenario.id;
-    const bool whole = waits_as_a_whole(scenario);
-    ++(whole ? none : waiting.empty() ? full : part);
+    EXPECT_TRUE(is_planned(scenario) || must_be_refused(scenario)) << scenario.id;
+    ++(waiting.empty() ? full : part);
     for (const Waiting& feature : waiting) {
-      fmt::print("{} {}: {} waits{}: {}\n", scenario.id, scenario.name, feature.feature,
-                 whole ? " (with the whole scenario)" : "", feature.reason);
+      fmt::print("{} {}: {} waits: {}\n", scenario.id, scenario.name, feature.feature,
+                 feature.reason);
     }
   }
-  fmt::print("{} scenarios: {} in full, {} in part, {} not yet\n", all_scenarios().size(), full,
-             part, none);
+  fmt::print("{} scenarios: {} in full, {} in part\n", all_scenarios().size(), full, part);
   if (scenario_files().size() == 1) GTEST_SKIP() << "skipped: no ../shared; our own scenarios ran";
 }
 

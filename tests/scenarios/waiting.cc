@@ -59,6 +59,14 @@ constexpr std::string_view kExercised[] = {
     "expect.layout_implies_local_shapes",
     "expect.uncovered_elements",
     "expect.notes",
+    "verify.dtype",
+    "dst.dtype",
+    "src.dtype",
+    "expect.dst_buffer_bytes_per_rank",
+    "verify.block",
+    "expect.global_scale_blocks",
+    "expect.scale_blocks_if_concatenated",
+    "expect.misaligned_edges",
 };
 
 struct Reason {
@@ -70,8 +78,6 @@ constexpr std::string_view kConnections = "the host backend opens no connections
 constexpr std::string_view kFaults = "needs faults injected into a running executor";
 constexpr std::string_view kBuckets =
     "there are no buckets: messages go from shard to shard in place, the staging bound instead";
-constexpr std::string_view kDtypes = "layouts and plans have one dtype per tensor: no casts yet";
-constexpr std::string_view kBlocks = "quantised weights have no companions (scales) yet";
 
 constexpr Reason kWaiting[] = {
     {"exec.after_round", "buffers that the engine relays are not detected at binding yet"},
@@ -90,14 +96,6 @@ constexpr Reason kWaiting[] = {
     {"faults.tamper_local_plan",
      "ranks of the host backend share one plan; tests/exec/mpi_test.py has it on mpi"},
     {"faults.perturb", kFaults},
-    {"verify.dtype", kDtypes},
-    {"dst.dtype", kDtypes},
-    {"src.dtype", kDtypes},
-    {"expect.dst_buffer_bytes_per_rank", kDtypes},
-    {"verify.block", kBlocks},
-    {"expect.global_scale_blocks", kBlocks},
-    {"expect.scale_blocks_if_concatenated", kBlocks},
-    {"expect.misaligned_edges", kBlocks},
 };
 
 std::vector<std::string> features(const Scenario& scenario) {
@@ -134,13 +132,8 @@ std::vector<Waiting> waiting_for(const Scenario& scenario) {
   return waiting;
 }
 
-bool waits_as_a_whole(const Scenario& scenario) {
-  return scenario.verify == "dtype" || scenario.verify == "block";
-}
-
 bool must_be_refused(const Scenario& scenario) {
-  return !scenario.error_words.empty() && scenario.fault_kinds.empty() &&
-         !waits_as_a_whole(scenario);
+  return !scenario.error_words.empty() && scenario.fault_kinds.empty();
 }
 
 }  // namespace refit::scenarios

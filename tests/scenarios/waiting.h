@@ -18,9 +18,6 @@ struct Waiting {
 /// classified before it passes.
 std::vector<Waiting> waiting_for(const Scenario& scenario);
 
-/// Does nothing of it apply yet?
-bool waits_as_a_whole(const Scenario& scenario);
-
 /// Must the planner refuse it (and not only a rank that a fault hits)?
 bool must_be_refused(const Scenario& scenario);
 
