@@ -26,8 +26,8 @@ Problem load(const Common& common, const InputSpec& inputs) {
 
 void print_problem(const Problem& problem) {
   fmt::print("model    {}: {}, {} tensors, {} classes\n", problem.model.name,
-             print_bytes(static_cast<double>(problem.weight_bytes)),
-             problem.model.tensors.size(), problem.demand.classes.size());
+             print_bytes(static_cast<double>(problem.weight_bytes)), problem.model.tensors.size(),
+             problem.demand.classes.size());
   fmt::print("train    {}: {} ranks\n", problem.train.spec, problem.train.ranks.size());
   fmt::print("gen      {}: {} ranks need {}\n", problem.gen.spec, problem.gen.ranks.size(),
              print_bytes(static_cast<double>(problem.demand.bytes)));

@@ -57,8 +57,7 @@ TEST(CheckForm, Conversion) {
   FlatPlan flat = make_example();
   flat.frame.tensors[0].gen_dtype = Dtype::kFp8E4m3;
   EXPECT_EQ(faults_of(flat).front(),
-            "form: rank 1: piece 0: [0:2, 0:2] of tensor 'w': bf16 on the wire, fp8_e4m3 in "
-            "memory, and nothing converts");
+            "form: tensor 'w': train dtype bf16 cannot be converted to gen dtype fp8_e4m3");
 }
 
 TEST(CheckForm, WaitForNothing) {

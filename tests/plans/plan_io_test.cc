@@ -166,10 +166,10 @@ TEST_F(PlanIo, Versions) {
   std::string content = read_file(path_);
   content[8] = 0;
   write(content);
-  EXPECT_EQ(load_error(), "too old: version 0, this program reads 1..1");
+  EXPECT_EQ(load_error(), "too old: version 0, this program reads 2..2");
   content[8] = 7;
   write(content);
-  EXPECT_EQ(load_error(), "too new: version 7, this program reads 1..1");
+  EXPECT_EQ(load_error(), "too new: version 7, this program reads 2..2");
 }
 
 TEST_F(PlanIo, DamageNamesTheSection) {
@@ -313,7 +313,7 @@ TEST_F(PlanIo, MalformedPlansAreNotSaved) {
   refuse("the rank has no", [](Plan&, Program& program) { program.pieces[0].area = 99; });
   refuse("unknown place", [](Plan&, Program& program) { program.pieces[0].place = Place{9}; });
   refuse("unknown wire dtype", [](Plan&, Program& program) { program.pieces[0].wire = Dtype{99}; });
-  refuse("nothing converts",
+  refuse("neither side's dtype",
          [](Plan&, Program& program) { program.pieces[0].wire = Dtype::kInt64; });
   refuse("does not fit", [](Plan&, Program& program) {
     program.boxes[static_cast<size_t>(program.pieces[0].box)] = whole({1, 1, 1, 1, 1, 1});
