@@ -15,18 +15,6 @@
 namespace refit {
 namespace {
 
-std::string_view lane_name(Lane lane) {
-  switch (lane) {
-    case Lane::kNvlink:
-      return "nvlink";
-    case Lane::kNet:
-      return "net";
-    case Lane::kAny:
-      return "any";
-  }
-  return "";
-}
-
 std::string_view place_name(Place place) {
   switch (place) {
     case Place::kTrain:

@@ -34,6 +34,18 @@ const std::vector<Shard>* RankMap::find(int32_t rank) const {
   return at != shards.end() && at->first == rank ? &at->second : nullptr;
 }
 
+std::string_view lane_name(Lane lane) {
+  switch (lane) {
+    case Lane::kNvlink:
+      return "nvlink";
+    case Lane::kNet:
+      return "net";
+    case Lane::kAny:
+      return "any";
+  }
+  return "";
+}
+
 bool same_domain(const Plan& plan, int32_t a, int32_t b) {
   if (a == b) return true;
   const std::string& domain = plan.ranks[static_cast<size_t>(a)].nvlink_domain;

@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -171,6 +172,9 @@ struct Plan {
   Inputs inputs;
   bool operator==(const Plan&) const = default;
 };
+
+/// "nvlink", "net", "any".
+std::string_view lane_name(Lane lane);
 
 /// Are the two ranks joined by NVLink (or one and the same)? Ranks whose NVLink domain has no name are on their own.
 bool same_domain(const Plan& plan, int32_t a, int32_t b);

@@ -84,18 +84,6 @@ class TraceWriter {
   std::map<std::pair<int32_t, int32_t>, double> row_end_;
 };
 
-std::string lane_name(Lane lane) {
-  switch (lane) {
-    case Lane::kNvlink:
-      return "nvlink";
-    case Lane::kNet:
-      return "net";
-    case Lane::kAny:
-      return "any";
-  }
-  return "";
-}
-
 }  // namespace
 
 void write_trace(const Plan& plan, const Timeline& timeline, const std::string& path) {
