@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/document.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -25,6 +27,52 @@ LinkCost read_link_cost(const Value& value) {
   return cost;
 }
 
+constexpr int32_t kMostChannels = 64;  // MAXCHANNELS, NVIDIA/nccl src/include/device.h
+constexpr int32_t kMostFills = 16;
+constexpr int64_t kLeastChunk = 1024;
+
+ChannelCost read_channel_cost(const Value& value) {
+  ChannelCost cost;
+  cost.channels = static_cast<int32_t>(value.at("channels").as_int(1, kMostChannels));
+  cost.rate = value.at("channel_rate").as_rate();
+  const Value& chunk = value.at("chunk");
+  cost.chunk = chunk.as_bytes();
+  if (cost.chunk < kLeastChunk) fail(chunk.place(), chunk.as_text(), "1KiB or more");
+  cost.fills = static_cast<int32_t>(value.at("fills").as_int(0, kMostFills));
+  value.finish();
+  return cost;
+}
+
+NcclCost read_nccl(const Value& value) {
+  NcclCost cost;
+  cost.channels = static_cast<int32_t>(value.at("channels").as_int(1, kMostChannels));
+  const Value& peers = value.at("max_peers");
+  if (peers.as_text() != "all") cost.max_peers = static_cast<int32_t>(peers.as_int(1, 1 << 20));
+  cost.pxn = value.at("pxn").as_bool();
+  cost.nvlink = read_channel_cost(value.at("nvlink"));
+  cost.net = read_channel_cost(value.at("net"));
+  value.finish();
+  return cost;
+}
+
+std::string limit_text(double rate) {
+  return rate > 0 ? fmt::format("{:.6g}GB/s", rate * 1e-9) : "none";
+}
+
+std::string link_text(const char* name, const LinkCost& link, const std::string& rate_note,
+                      const std::string& start_note, const std::string& rest) {
+  return fmt::format(
+      "\n{}:\n  efficiency: {:.6g}  # {}\n  flow_rate: {}  # {}\n  step_start: {:.6g}us  # {}\n"
+      "  message_start: {:.6g}us  # {}\n",
+      name, link.efficiency, rate_note, limit_text(link.flow_rate), rest, link.step_start * 1e6,
+      start_note, link.message_start * 1e6, rest);
+}
+
+std::string channel_text(const char* name, const ChannelCost& cost) {
+  return fmt::format("  {}: {{channels: {}, channel_rate: {:.6g}GB/s, chunk: {}B, fills: {}}}\n",
+                     name, cost.channels, cost.rate * 1e-9, cost.chunk, cost.fills);
+}
+
 }  // namespace
 
 CostSource load_cost_source(const std::string& name_or_path) {
@@ -46,8 +94,34 @@ CostModel parse_cost(const CostSource& source) {
   cost.gpu_rate = read_limit(file.at("gpu_rate"));
   cost.memory_rate = read_limit(file.at("memory_rate"));
   cost.copy_start = file.at("copy_start").as_time();
+  if (const Value* nccl = file.find("nccl")) cost.nccl = read_nccl(*nccl);
   file.finish();
   return cost;
+}
+
+std::string print_cost(const CostModel& cost, const CostNotes& notes) {
+  std::string text;
+  size_t at = 0;
+  while (at < notes.head.size()) {
+    const size_t end = std::min(notes.head.find('\n', at), notes.head.size());
+    text += "# " + notes.head.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  text += fmt::format("name: {}\n", cost.name);
+  text += link_text("nvlink", cost.nvlink, notes.nvlink_rate, notes.nvlink_start, notes.rest);
+  text += link_text("net", cost.net, notes.net_rate, notes.net_start, notes.rest);
+  text += fmt::format("\ngpu_rate: {}  # {}\nmemory_rate: {}  # {}\ncopy_start: {:.6g}us  # {}\n",
+                      limit_text(cost.gpu_rate), notes.rest, limit_text(cost.memory_rate),
+                      notes.rest, cost.copy_start * 1e6, notes.rest);
+  if (cost.nccl.channels > 0) {
+    text += fmt::format("\nnccl:  # {}\n  channels: {}\n  max_peers: {}\n  pxn: {}\n", notes.rest,
+                        cost.nccl.channels,
+                        cost.nccl.max_peers > 0 ? fmt::format("{}", cost.nccl.max_peers) : "all",
+                        cost.nccl.pxn);
+    text += channel_text("nvlink", cost.nccl.nvlink);
+    text += channel_text("net", cost.nccl.net);
+  }
+  return text;
 }
 
 const LinkCost& link_cost(const CostModel& cost, LinkKind kind) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,21 @@ struct LinkCost {
   double message_start = 0;  // seconds per message, on the lane
 };
 
+/// What NCCL does with messages of one class; the rules are in nccl.h.
+struct ChannelCost {
+  int32_t channels = 0;  // that a pair of ranks could use
+  double rate = 0;       // of one channel, bytes/s
+  int64_t chunk = 0;     // bytes
+  int32_t fills = 0;     // chunk times until the first bytes have gone through all buffers
+};
+
+struct NcclCost {
+  int32_t channels = 0;   // of a communicator, in all; 0: messages are not cut into channels
+  int32_t max_peers = 0;  // that the communicator is told to expect over the network; 0: all ranks
+  bool pxn = false;  // a message to another rail leaves by the GPU of its node that owns that rail
+  ChannelCost nvlink, net;
+};
+
 /// Named set of constants; each has its source in the file. SI.
 struct CostModel {
   std::string name;
@@ -23,10 +39,12 @@ struct CostModel {
   double memory_rate = 0;  // bytes/s of device memory for packing, unpacking and local copies (read
                            // + write counted once); 0: free
   double copy_start = 0;   // seconds to launch a pack, unpack or copy
+  NcclCost nccl;
 };
 
 /// Text of a cost model file: the fields of CostModel by name, all of them, with units; "none" for
-/// a rate that nothing limits.
+/// a rate that nothing limits. `nccl` alone may be left out: messages then move as they are. In it,
+/// `max_peers` is a number or "all".
 struct CostSource {
   std::string text;  // YAML
   std::string name;  // for messages
@@ -36,6 +54,14 @@ struct CostSource {
 CostSource load_cost_source(const std::string& name_or_path);
 
 CostModel parse_cost(const CostSource& source);
+
+/// Where the constants of a written file come from: a line each, without "#"; `head` may have more.
+struct CostNotes {
+  std::string head, nvlink_rate, nvlink_start, net_rate, net_start, rest;
+};
+
+/// The text of a file that parse_cost reads back to the last of six digits.
+std::string print_cost(const CostModel& cost, const CostNotes& notes);
 
 /// NICs and the spine are the net.
 const LinkCost& link_cost(const CostModel& cost, LinkKind kind);

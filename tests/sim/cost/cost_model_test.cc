@@ -34,13 +34,13 @@ TEST(CostModel, AchievableRates) {
   const Fabric h100 = make_fabric(load_fabric_source("dgx-h100"), 1);
   const std::vector<double> rates =
       link_rates(h100, parse_cost(load_cost_source(h100.default_cost)));
-  EXPECT_NEAR(rates[static_cast<size_t>(h100.gpus[0].nvlink_in)], 361.6e9, 0.1e9);
+  EXPECT_NEAR(rates[static_cast<size_t>(h100.gpus[0].nvlink_in)], 370.8e9, 0.1e9);
   EXPECT_NEAR(rates[static_cast<size_t>(h100.nics[7].out)], 48.4e9, 0.01e9);
   const Fabric gb200 = make_fabric(load_fabric_source("gb200-nvl72"), 1);
   const std::vector<double> gb200_rates =
       link_rates(gb200, parse_cost(load_cost_source(gb200.default_cost)));
   EXPECT_NEAR(gb200_rates[static_cast<size_t>(gb200.gpus[0].nvlink_in)], 721.8e9, 0.1e9);
-  EXPECT_NEAR(gb200_rates[static_cast<size_t>(gb200.nics[3].in)], 48.35e9, 0.01e9);
+  EXPECT_NEAR(gb200_rates[static_cast<size_t>(gb200.nics[3].in)], 48.4e9, 0.01e9);
 }
 
 // One message of one byte: what was measured as a whole, see the files.
@@ -97,6 +97,45 @@ TEST(CostModel, EveryFieldIsRead) {
   EXPECT_DOUBLE_EQ(cost.copy_start, 4e-6);
 }
 
+const char* const kNccl = R"(nccl:
+  channels: 32
+  max_peers: 8
+  pxn: true
+  nvlink: {channels: 24, channel_rate: 19GB/s, chunk: 512KiB, fills: 1}
+  net: {channels: 4, channel_rate: 14GB/s, chunk: 128KiB, fills: 2}
+)";
+
+TEST(CostModel, NcclMayBeLeftOut) {
+  EXPECT_EQ(parse_cost({kRight, "right.yaml"}).nccl.channels, 0);
+  const NcclCost nccl = parse_cost({std::string(kRight) + kNccl, "right.yaml"}).nccl;
+  EXPECT_EQ(nccl.channels, 32);
+  EXPECT_EQ(nccl.max_peers, 8);
+  EXPECT_TRUE(nccl.pxn);
+  EXPECT_EQ(nccl.nvlink.channels, 24);
+  EXPECT_EQ(nccl.nvlink.rate, 19e9);
+  EXPECT_EQ(nccl.nvlink.chunk, 512 * 1024);
+  EXPECT_EQ(nccl.net.fills, 2);
+}
+
+TEST(CostModel, AWrittenFileReadsBack) {
+  for (const char* name : {"nominal", "nccl-h100", "nccl-h100-default", "nccl-gb200", "put-h100",
+                           "put-gb200", "emulated"}) {
+    const CostModel cost = parse_cost(load_cost_source(name));
+    EXPECT_EQ(cost.name, name);
+    const CostModel read =
+        parse_cost({print_cost(cost, {"made\nup", "a", "b", "c", "d", "e"}), name});
+    EXPECT_NEAR(read.nvlink.efficiency, cost.nvlink.efficiency, 1e-6);
+    EXPECT_NEAR(read.net.step_start, cost.net.step_start, 1e-11);
+    EXPECT_NEAR(read.memory_rate, cost.memory_rate, 1e-6 * cost.memory_rate);
+    EXPECT_EQ(read.gpu_rate, cost.gpu_rate);
+    EXPECT_EQ(read.nccl.channels, cost.nccl.channels);
+    EXPECT_EQ(read.nccl.max_peers, cost.nccl.max_peers);
+    EXPECT_EQ(read.nccl.pxn, cost.nccl.pxn);
+    EXPECT_EQ(read.nccl.net.chunk, cost.nccl.net.chunk);
+    EXPECT_NEAR(read.nccl.nvlink.rate, cost.nccl.nvlink.rate, 1e-6 * cost.nccl.nvlink.rate);
+  }
+}
+
 TEST(CostModel, SpineAndNicsAreTheNet) {
   SmallFabric small;
   small.network = "{kind: rail-optimized, oversubscription: 2}";
@@ -119,7 +158,7 @@ struct Wrong {
 class WrongCost : public ::testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongCost, IsRefused) {
-  std::string text = kRight;
+  std::string text = std::string(kRight) + kNccl;
   const std::string old_text = GetParam().old_text;
   const size_t at = text.find(old_text);
   ASSERT_NE(at, std::string::npos);
@@ -159,6 +198,17 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"CopyStartIsNone", "copy_start: 4us", "copy_start: none", "copy_start"},
         Wrong{"NetIsNoMap", "net:\n", "net: 1\nnetwork:\n", "net"},
         Wrong{"NoNet", "net:\n", "network:\n", "net"},
+        Wrong{"NoChannels", "nccl:\n  channels: 32\n", "nccl:\n", "channels"},
+        Wrong{"NoChannelAtAll", "  channels: 32", "  channels: 0", "channels"},
+        Wrong{"TooManyChannels", "  channels: 32", "  channels: 65", "channels"},
+        Wrong{"PeersAreNobody", "max_peers: 8", "max_peers: none", "max_peers"},
+        Wrong{"NoPeers", "max_peers: 8", "max_peers: 0", "max_peers"},
+        Wrong{"PxnIsANumber", "pxn: true", "pxn: 2", "pxn"},
+        Wrong{"UnknownNcclKey", "  pxn: true", "  pxn: true\n  rings: 3", "rings"},
+        Wrong{"UnknownChannelKey", "fills: 1}", "fills: 1, depth: 8}", "depth"},
+        Wrong{"ChunkOfNothing", "chunk: 512KiB", "chunk: 1B", "chunk"},
+        Wrong{"ChannelWithoutRate", "channel_rate: 14GB/s, ", "", "channel_rate"},
+        Wrong{"NegativeFills", "fills: 2", "fills: -1", "fills"},
         Wrong{"RateIsAList", "gpu_rate: 400GB/s", "gpu_rate: [400GB/s]", "gpu_rate"},
         Wrong{"TwiceTheSameKey", "copy_start: 4us", "copy_start: 4us\ncopy_start: 4us",
               "copy_start"}),
