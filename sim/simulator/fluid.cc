@@ -24,7 +24,10 @@ void Fluid::Clock::set_pace(double now, double to) {
 }
 
 Fluid::Fluid(const std::vector<double>& capacity, int32_t width, double error)
-    : error_(error), rates_(capacity, width) {
+    : error_(error),
+      rates_(capacity, width),
+      resources_(capacity.size()),
+      width_(static_cast<size_t>(width)) {
   REFIT_CHECK(error >= 0 && error < 1);
   add_clocks(capacity.size());
 }
@@ -50,6 +53,11 @@ int32_t Fluid::start(double amount, std::span<const int32_t> resources, double c
     left_.resize(f + 1, 0);
     spare_.resize(f + 1, 0);
     stay_.resize(f + 1, 0);
+  }
+  if (recording_) {
+    came_.resize(clock_.size(), 0);
+    held_.resize(clock_.size() * (width_ + 1), 0);
+    std::fill_n(held_.begin() + static_cast<ptrdiff_t>(f * (width_ + 1)), width_ + 1, 0.0);
   }
   left_[f] = amount * (1 + error_);
   spare_[f] = amount * 2 * error_;
@@ -79,12 +87,32 @@ void Fluid::leave(double now, int32_t flow) {
   const int32_t clock = std::exchange(clock_[f], -1);
   if (clock < 0) return;
   left_[f] = std::max(0.0, mark_[f] - clocks_[static_cast<size_t>(clock)].passed_at(now));
+  if (recording_) record(now, flow, clock);
   touch(clock);
+}
+
+void Fluid::record(double now, int32_t flow, int32_t clock) {
+  const auto f = static_cast<size_t>(flow);
+  size_t place = width_;  // its own cap
+  if (static_cast<size_t>(clock) < resources_) {
+    const std::span<const int32_t> crossed = rates_.resources_of(flow);
+    place = static_cast<size_t>(std::find(crossed.begin(), crossed.end(), clock) - crossed.begin());
+  }
+  held_[f * (width_ + 1) + place] += now - came_[f];
+}
+
+Fluid::Holder Fluid::holder(int32_t flow) const {
+  REFIT_CHECK(recording_);
+  const auto held = std::span(held_).subspan(static_cast<size_t>(flow) * (width_ + 1), width_ + 1);
+  const auto place = static_cast<size_t>(std::max_element(held.begin(), held.end()) - held.begin());
+  if (place == width_ || held[place] == 0) return {MaxMin::kOwnCap, held[place]};
+  return {rates_.resources_of(flow)[place], held[place]};
 }
 
 void Fluid::join(double now, int32_t flow) {
   const auto f = static_cast<size_t>(flow);
   clock_[f] = clock_of(flow);
+  if (recording_) came_[f] = now;
   Clock& clock = clocks_[static_cast<size_t>(clock_[f])];
   if (clock.must.empty()) clock.set_pace(now, clock.pace);
   const auto add = [&](std::vector<Mark>& heap, double at) {

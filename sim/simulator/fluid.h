@@ -55,6 +55,16 @@ class Fluid {
 
   int64_t visits() const { return rates_.visits(); }
 
+  /// What set the rate of a flow for longest: a resource, or MaxMin::kOwnCap; and for how long.
+  struct Holder {
+    int32_t resource = MaxMin::kOwnCap;
+    double seconds = 0;
+  };
+  /// From now on holders are recorded.
+  void record_holders() { recording_ = true; }
+  /// Of a flow that has ended, until the next start.
+  Holder holder(int32_t flow) const;
+
  private:
   struct Mark {
     double at = 0;  // on the clock
@@ -74,6 +84,7 @@ class Fluid {
   void add_clocks(size_t count);
   std::vector<Mark>& may_of(Clock& clock) const { return error_ > 0 ? clock.may : clock.must; }
   int32_t clock_of(int32_t flow);
+  void record(double now, int32_t flow, int32_t clock);
   void leave(double now, int32_t flow);
   void join(double now, int32_t flow);
   void touch(int32_t clock);
@@ -89,6 +100,11 @@ class Fluid {
   std::vector<int32_t> clock_;
   std::vector<double> mark_, left_, spare_;
   std::vector<uint32_t> stay_;
+  // Holders, while recording. By flow: when it came to its clock; by flow and place among its
+  // resources, the cap last: for how long it was held there.
+  bool recording_ = false;
+  const size_t resources_, width_;
+  std::vector<double> came_, held_;
   // By clock, and by block of clocks the least: when a flow has to end, and when one may.
   std::vector<double> end_, may_end_, block_end_, block_may_end_;
   std::vector<uint8_t> touched_, stale_;

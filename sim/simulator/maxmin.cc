@@ -14,6 +14,9 @@ namespace {
 /// rounding can add up to.
 constexpr double kAmple = 1e-9;
 
+/// Solves that start with a refill before one tries to be local again.
+constexpr int32_t kRefills = 32;
+
 bool same(double a, double b) {
   return a == b || std::abs(a - b) <= MaxMin::kTolerance * std::min(std::abs(a), std::abs(b));
 }
@@ -68,8 +71,11 @@ double fill(std::span<const double> limits, double capacity, double guess) {
 
 }  // namespace
 
-MaxMin::MaxMin(std::vector<double> capacity, int32_t width)
-    : width_(static_cast<size_t>(width)), capacity_(std::move(capacity)), slack_(capacity_) {
+MaxMin::MaxMin(std::vector<double> capacity, int32_t width, double patience)
+    : width_(static_cast<size_t>(width)),
+      patience_(patience),
+      capacity_(std::move(capacity)),
+      slack_(capacity_) {
   REFIT_CHECK(width >= 1);
   for (const double c : capacity_) REFIT_CHECK(c > 0 && c < kInfinity);
   capacity_.push_back(kInfinity);
@@ -79,6 +85,7 @@ MaxMin::MaxMin(std::vector<double> capacity, int32_t width)
   dirty_.assign(capacity_.size(), 0);
   dirty_.back() = 1;  // the padding: never marked
   moved_.assign(capacity_.size(), 0);
+  filling_.resize(capacity_.size());
 }
 
 std::span<const int32_t> MaxMin::resources_of(int32_t flow) const {
@@ -107,6 +114,7 @@ int32_t MaxMin::add_flow(std::span<const int32_t> resources, double cap) {
     bottleneck_.push_back(kUnknown);
     live_.push_back(1);
     changing_.push_back(0);
+    frozen_by_cap_.push_back(0);
     crossing_.resize(crossing_.size() + width_, padding);
     position_.resize(position_.size() + width_, 0);
   } else {
@@ -122,6 +130,8 @@ int32_t MaxMin::add_flow(std::span<const int32_t> resources, double cap) {
     if (k >= resources.size()) continue;
     const auto r = static_cast<size_t>(resources[k]);
     REFIT_CHECK(r + 1 < capacity_.size());
+    ++entries_;
+    if (cap < kInfinity) filling_[r].capped = true;
     Members& members = members_[r];
     const size_t place = members.flow.size();
     position_[first + k] = static_cast<int32_t>(place);
@@ -151,6 +161,7 @@ void MaxMin::remove_flow(int32_t flow) {
   for (size_t k = 0; k < width_ && crossing_[f * width_ + k] != padding; ++k) {
     const int32_t resource = crossing_[f * width_ + k];
     const auto r = static_cast<size_t>(resource);
+    --entries_;
     Members& members = members_[r];
     const auto place = static_cast<size_t>(position_[f * width_ + k]);
     const double limit = limit_of(members, place);
@@ -212,11 +223,7 @@ void MaxMin::visit(int32_t resource) {
   const double before = level_[r];
   const double after = solve_level(resource);
   if (same(before, after)) return;
-  level_[r] = after;
-  if (!moved_[r]) {
-    moved_[r] = 1;
-    moved_list_.push_back(resource);
-  }
+  set_level(resource, after);
   const double low = std::min(before, after) * (1 + kTolerance);
   const Members& members = members_[r];
   const std::span<const double> limit = limit_;
@@ -267,18 +274,129 @@ double MaxMin::rate(int32_t flow) const {
   return bottleneck_[f] == kOwnCap ? cap_[f] : level(bottleneck_[f]);
 }
 
-std::span<const int32_t> MaxMin::solve() {
-  for (const int32_t flow : changed_) changing_[static_cast<size_t>(flow)] = 0;
-  changed_.clear();
-  for (const int32_t resource : moved_list_) moved_[static_cast<size_t>(resource)] = 0;
-  moved_list_.clear();
-  while (!queue_.empty()) {
+/// Visits what is dirty and what follows; false when that went too far.
+bool MaxMin::solve_locally() {
+  const double most =
+      patience_ * static_cast<double>(entries_ + static_cast<int64_t>(capacity_.size()));
+  double seen = 0;
+  refills_ = 0;
+  for (crowded_ = false; !queue_.empty(); crowded_ = seen > most) {
+    if (crowded_) return false;
     std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
     const int32_t resource = queue_.back().second;
     queue_.pop_back();
     dirty_[static_cast<size_t>(resource)] = 0;
     visit(resource);
+    seen += static_cast<double>(members_[static_cast<size_t>(resource)].flow.size());
   }
+  return true;
+}
+
+void MaxMin::refill() {
+  ++refills_;
+  ++refill_count_;
+  for (const auto& [key, resource] : queue_) dirty_[static_cast<size_t>(resource)] = 0;
+  queue_.clear();
+  const size_t resources = capacity_.size() - 1;
+  turns_.reset(resources);
+  for (size_t r = 0; r < resources; ++r) {
+    filling_[r] = {.open = static_cast<int32_t>(members_[r].flow.size()),
+                   .capped = filling_[r].capped};
+    if (filling_[r].open > 0) turns_.put(r, lift_of(r));
+  }
+  turns_.build();
+  while (turns_.least() < kInfinity) {
+    const size_t r = turns_.winner();
+    const double turn = turns_.least();
+    Filling& filling = filling_[r];
+    // Where others have frozen flows since, those that are left get more: its turn comes later.
+    const bool later = filling.open > 0 &&
+                       (lift_of(r) > turn * (1 + kTolerance) ||
+                        (filling.capped && freeze_capped(static_cast<int32_t>(r), lift_of(r)) > 0 &&
+                         filling.open > 0));
+    if (!later && filling.open > 0) freeze(static_cast<int32_t>(r), std::max(turn, lift_of(r)));
+    turns_.set(r, later ? lift_of(r) : kInfinity);
+  }
+  for (size_t r = 0; r < resources; ++r) {
+    slack_[r] = capacity_[r] - filling_[r].frozen;
+    const bool is_full = slack_[r] <= kTolerance * capacity_[r];
+    set_level(static_cast<int32_t>(r), is_full ? filling_[r].last : kInfinity);
+  }
+}
+
+/// Freezes the flows whose own cap is at most `level`, to which all could be lifted; how many.
+size_t MaxMin::freeze_capped(int32_t resource, double level) {
+  const Members& members = members_[static_cast<size_t>(resource)];
+  size_t count = 0;
+  bool some = false;
+  for (size_t i = 0; i < members.flow.size(); ++i) {
+    const double cap = members.cap[i];
+    some = some || cap < kInfinity;
+    if (cap > level) continue;
+    const int32_t flow = members.flow[i];
+    const auto others = others_of(members, i);
+    const auto is_full = [&](int32_t q) { return filling_[static_cast<size_t>(q)].full; };
+    int64_t& frozen = frozen_by_cap_[static_cast<size_t>(flow)];
+    if (frozen == refill_count_ || std::any_of(others.begin(), others.end(), is_full)) continue;
+    frozen = refill_count_;
+    if (bottleneck_[static_cast<size_t>(flow)] != kOwnCap) assign(flow, kOwnCap);
+    for (const int32_t q : resources_of(flow)) {
+      Filling& filling = filling_[static_cast<size_t>(q)];
+      filling.frozen += cap;
+      filling.last = std::max(filling.last, cap);
+      --filling.open;
+    }
+    ++count;
+  }
+  filling_[static_cast<size_t>(resource)].capped = some;
+  return count;
+}
+
+/// The resource is full at this level: its flows that are not frozen are held by it.
+void MaxMin::freeze(int32_t resource, double level) {
+  const auto r = static_cast<size_t>(resource);
+  filling_[r] = {capacity_[r], level, 0, true, filling_[r].capped};
+  const bool capped = filling_[r].capped;
+  // Spans of its own: the compiler then knows that nothing below moves them.
+  const Members& members = members_[r];
+  const std::span<const int32_t> flows = members.flow, others = members.others;
+  const std::span<const int32_t> held_by = bottleneck_;
+  const std::span<Filling> filling = filling_;
+  const size_t width = width_ - 1;
+  for (size_t i = 0; i < flows.size(); ++i) {
+    const auto flow = static_cast<size_t>(flows[i]);
+    bool frozen = capped && frozen_by_cap_[flow] == refill_count_;
+    for (size_t k = i * width; k < (i + 1) * width; ++k)
+      frozen = frozen || filling[static_cast<size_t>(others[k])].full;
+    if (frozen) continue;
+    for (size_t k = i * width; k < (i + 1) * width; ++k) {
+      Filling& other = filling[static_cast<size_t>(others[k])];
+      other.frozen += level;
+      other.last = level;
+      --other.open;
+    }
+    if (held_by[flow] != resource) assign(flows[i], resource);
+  }
+}
+
+void MaxMin::set_level(int32_t resource, double level) {
+  const auto r = static_cast<size_t>(resource);
+  if (same(level_[r], level)) return;
+  level_[r] = level;
+  if (!moved_[r]) {
+    moved_[r] = 1;
+    moved_list_.push_back(resource);
+  }
+}
+
+std::span<const int32_t> MaxMin::solve() {
+  for (const int32_t flow : changed_) changing_[static_cast<size_t>(flow)] = 0;
+  changed_.clear();
+  for (const int32_t resource : moved_list_) moved_[static_cast<size_t>(resource)] = 0;
+  moved_list_.clear();
+  // Nearly always the next solve is like the last one.
+  const bool try_locally = !crowded_ || refills_ == kRefills;
+  if (!queue_.empty() && (!try_locally || !solve_locally())) refill();
   for (const int32_t flow : fresh_) {
     const auto f = static_cast<size_t>(flow);
     if (live_[f] && bottleneck_[f] == kUnknown) find_bottleneck(flow);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "sim/simulator/tournament.h"
+
 namespace refit {
 
 // Max-min fair rates of flows that share resources, kept up to date while flows come and go. Knows
@@ -50,6 +52,12 @@ namespace refit {
 // Why it ends: v_r >= C_r / |r| whatever the others say, so the lowest level is right once and for
 // all as soon as its resources have been visited; then the next lowest, given the first; and so on.
 //
+// Refill. In dense traffic one flow moves most levels, each of them several times as the news comes
+// in. So when visits have looked at more than a quarter of all there is, everything is filled again
+// from 0, in ascending order of levels: the resource with the lowest (C_r - what is frozen) / (number
+// of flows that are not) is next, and its flows freeze; each flow is looked at once from each side.
+// While that goes on happening solves start with a refill, and try to be local once in a while.
+//
 // Slack. Of a resource that is not full, C_r - sum of c_f is kept instead of visiting it: it
 // becomes dirty when this runs out, so ample resources with many flows cost O(1) a change.
 //
@@ -58,7 +66,8 @@ namespace refit {
 // is computed from (3) afresh, so errors do not add up. Same calls, same bits.
 //
 // Cost. A visit of r takes O(|r| * width), with Newton's method on (3), which is concave, starting
-// at the old level. The number of visits is about the number of levels that change.
+// at the old level. The number of visits is about the number of levels that change. A refill takes
+// O((flows + resources) * width), plus the queue of resources.
 //
 // SimGrid's LMM (src/kernel/lmm) solves the same system by filling the whole connected component
 // again; it has weights and non-shared ("fatpipe") resources, which we do not need.
@@ -67,8 +76,10 @@ class MaxMin {
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
   static constexpr double kTolerance = 1e-12;
 
-  /// `width`: the most resources that a flow may cross.
-  MaxMin(std::vector<double> capacity, int32_t width);
+  /// `width`: the most resources that a flow may cross. `patience`: the part of all flows and
+  /// resources that visits may look at before everything is filled again; the solution is the same.
+  MaxMin(std::vector<double> capacity, int32_t width, double patience = kPatience);
+  static constexpr double kPatience = 0.25;
 
   /// `resources` are distinct; with none, the flow runs at its cap. Ids are dense: that of a
   /// removed flow is given out again. The rate is 0 until the next solve.
@@ -86,6 +97,8 @@ class MaxMin {
   static constexpr int32_t kOwnCap = -1, kUnknown = -2;
 
   double rate(int32_t flow) const;
+  /// As given, then padding up to the width; of a removed flow, until its id is given out again.
+  std::span<const int32_t> resources_of(int32_t flow) const;
   double level(int32_t resource) const { return level_[static_cast<size_t>(resource)]; }
   /// Ids are below this.
   int32_t flow_bound() const { return static_cast<int32_t>(cap_.size()); }
@@ -104,14 +117,19 @@ class MaxMin {
     return {members.others.data() + i * (width_ - 1), width_ - 1};
   }
   double limit_of(const Members& members, size_t i) const;
-  std::span<const int32_t> resources_of(int32_t flow) const;
   void mark(int32_t resource);
   double solve_level(int32_t resource);
   void visit(int32_t resource);
   void assign(int32_t flow, int32_t bottleneck);
   void find_bottleneck(int32_t flow);
+  bool solve_locally();
+  void refill();
+  size_t freeze_capped(int32_t resource, double level);
+  void freeze(int32_t resource, double level);
+  void set_level(int32_t resource, double level);
 
   size_t width_;
+  double patience_;
   // By resource; one more stands at the end, never full, to pad the lists of flows to equal width.
   std::vector<double> capacity_, level_, slack_;
   std::vector<Members> members_;
@@ -128,6 +146,27 @@ class MaxMin {
   std::vector<double> limit_;                      // c_f of the resource being visited
   std::vector<int32_t> moved_list_, changed_;
   int64_t visits_ = 0;
+
+  int64_t entries_ = 0;   // flows times the resources that each crosses
+  bool crowded_ = false;  // the last attempt to solve locally went too far
+  int32_t refills_ = 0;   // since then
+
+  /// A resource while everything is filled again.
+  struct Filling {
+    double frozen = 0;  // sum of the rates that are
+    double last = 0;    // the last of them, and so the largest
+    int32_t open = 0;   // flows that are not frozen
+    bool full = false;
+    bool capped = false;  // some flow on it has a cap of its own; kept from one refill to the next
+  };
+  double lift_of(size_t resource) const {
+    const Filling& filling = filling_[resource];
+    return (capacity_[resource] - filling.frozen) / filling.open;
+  }
+  std::vector<Filling> filling_;
+  Tournament turns_;
+  std::vector<int64_t> frozen_by_cap_;  // by flow: the refill in which its own cap froze it
+  int64_t refill_count_ = 0;
 };
 
 }  // namespace refit

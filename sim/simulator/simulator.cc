@@ -1,369 +1,79 @@
 #include "sim/simulator/simulator.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <functional>
-#include <queue>
 #include <tuple>
-#include <utility>
 
-#include "base/error.h"
-#include "sim/simulator/fluid.h"
-#include "sim/simulator/split.h"
-#include "sim/simulator/step_graph.h"
+#include "sim/simulator/replay.h"
+#include "sim/simulator/usage.h"
 
 namespace refit {
 namespace {
 
-constexpr double kNever = MaxMin::kInfinity;
-
-/// What happens to a step or a transfer. The order is that of events at one instant.
-enum class Kind : uint8_t { kStartedUp, kPack, kCopy, kUnpack, kTransfer };
-
-/// kStartedUp: the step's start-up is over. Others: the bytes begin to flow (an event) or flow (a
-/// flow).
-struct Event {
-  double time = 0;
-  Kind kind = Kind::kStartedUp;
-  int32_t id = -1;  // node, or transfer
-  auto operator<=>(const Event&) const = default;
-};
-
-struct NodeState {
-  int32_t before = 0;       // steps that have to end first
-  int32_t until_ready = 0;  // start-up, packing
-  int32_t recvs_left = 0;
-  int32_t pending = 0;  // sends, receives, copies, unpacking
-  double begin = kNever, packed = kNever, copied = kNever;
-  double arrived = kNever, unpacked = kNever, end = kNever;
-};
-
-struct TransferState {
-  int32_t ends_ready = 0;
-  double ready = kNever, start = kNever, end = kNever;
-};
-
-class Replay {
- public:
-  Replay(const Plan& plan, const Fabric& fabric, const CostModel& cost,
-         const SimulateOptions& options)
-      : plan_(plan),
-        cost_(cost),
-        graph_(make_step_graph(plan, fabric, cost, options.stragglers)),
-        fluid_(graph_.capacity, static_cast<int32_t>(graph_.width), options.error),
-        nodes_(graph_.nodes.size()),
-        transfers_(graph_.transfers.size()),
-        carried_(fabric.links.size()),
-        carrying_since_(fabric.links.size()) {
-    timeline_.link_bytes.assign(fabric.links.size(), 0);
-    timeline_.link_busy_s.assign(fabric.links.size(), 0);
+std::vector<TimelineEntry> list_entries(const Plan& plan, const Replay& replay,
+                                        const CostModel& cost) {
+  std::vector<TimelineEntry> entries;
+  for (size_t t = 0; t < replay.transfers.size(); ++t) {
+    const Transfer& transfer = replay.graph.transfers[t];
+    const Step& step = step_of(plan, replay.graph.nodes[static_cast<size_t>(transfer.sender)]);
+    const double posted = std::max(replay.nodes[static_cast<size_t>(transfer.sender)].begin,
+                                   replay.nodes[static_cast<size_t>(transfer.receiver)].begin);
+    entries.push_back({transfer.from, transfer.to, step.channel, step.id, transfer.bytes, posted,
+                       replay.transfers[t].start, replay.transfers[t].end});
   }
-
-  Timeline run(const SimulateOptions& options) {
-    for (size_t node = 0; node < nodes_.size(); ++node) {
-      nodes_[node].before = graph_.nodes[node].before;
-      if (nodes_[node].before == 0) begin_step(static_cast<int32_t>(node));
-    }
-    std::vector<int32_t> ended;
-    while (true) {
-      // Everything that happens at this instant, with what follows from it at once, before rates
-      // are solved again.
-      while (!events_.empty() && events_.top().time <= now_ * (1 + Fluid::kSimultaneous)) {
-        const Event event = events_.top();
-        events_.pop();
-        ++timeline_.events;
-        happen(event);
-      }
-      fluid_.settle(now_);
-      const double next =
-          std::min(fluid_.next_end(), events_.empty() ? kNever : events_.top().time);
-      if (next == kNever) break;
-      now_ = std::max(now_, next);
-      ended.clear();
-      fluid_.finish(now_, ended);
-      for (const int32_t flow : ended) {
-        ++timeline_.events;
-        const auto [kind, id] = flowing_[static_cast<size_t>(flow)];
-        done(kind, id);
-      }
-    }
-    for (const NodeState& node : nodes_) {
-      if (node.end == kNever) fail_stuck();
-    }
-    summarise();
-    if (options.entries) list_entries();
-    return std::move(timeline_);
-  }
-
- private:
-  const StepNode& node_of(int32_t id) const { return graph_.nodes[static_cast<size_t>(id)]; }
-  const Step& step_of(const StepNode& node) const {
-    return plan_.programs[static_cast<size_t>(node.rank)].steps[static_cast<size_t>(node.index)];
-  }
-
-  void schedule(double delay, Kind kind, int32_t id) { events_.push({now_ + delay, kind, id}); }
-
-  void begin_step(int32_t id) {
-    const StepNode& node = node_of(id);
-    NodeState& state = nodes_[static_cast<size_t>(id)];
-    state.begin = now_;
-    state.recvs_left = node.recvs;
-    const bool copies = node.copies > 0;
-    const bool packs = node.pack_bytes > 0;
-    state.pending = node.sends + node.recvs + (copies ? 1 : 0) + (node.unpack_bytes > 0 ? 1 : 0);
-    state.until_ready = packs ? 2 : 1;
-    schedule(node.start_up, Kind::kStartedUp, id);
-    if (packs) schedule(cost_.copy_start, Kind::kPack, id);
-    if (copies) schedule(cost_.copy_start, Kind::kCopy, id);
-  }
-
-  void end_step(int32_t id) {
-    nodes_[static_cast<size_t>(id)].end = now_;
-    for (const int32_t next : graph_.next[id]) {
-      if (--nodes_[static_cast<size_t>(next)].before == 0) begin_step(next);
-    }
-  }
-
-  void happen(const Event& event) {
-    const auto id = static_cast<size_t>(event.id);
-    switch (event.kind) {
-      case Kind::kStartedUp:
-        return done(event.kind, event.id);
-      case Kind::kPack:
-        return flow_memory(event, graph_.nodes[id].pack_bytes);
-      case Kind::kCopy:
-        return flow_memory(event, graph_.nodes[id].copy_bytes);
-      case Kind::kUnpack:
-        return flow_memory(event, graph_.nodes[id].unpack_bytes);
-      case Kind::kTransfer:
-        return flow_transfer(event);
-    }
-  }
-
-  void flow_memory(const Event& event, int64_t bytes) {
-    if (graph_.first_memory < 0) return done(event.kind, event.id);
-    const int32_t rank = node_of(event.id).rank;
-    const int32_t memory = graph_.first_memory + plan_.ranks[static_cast<size_t>(rank)].gpu;
-    flow(event, bytes, {&memory, 1}, kNever);
-  }
-
-  void flow_transfer(const Event& event) {
-    const Transfer& transfer = graph_.transfers[static_cast<size_t>(event.id)];
-    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    transfers_[static_cast<size_t>(event.id)].start = now_;
-    for (size_t i = 0; i < path.links; ++i) {
-      const auto link = static_cast<size_t>(path.resources[i]);
-      if (carried_[link]++ == 0) carrying_since_[link] = now_;
-    }
-    flow(event, transfer.bytes, path.resources, transfer.cap);
-  }
-
-  void flow(const Event& event, int64_t bytes, std::span<const int32_t> resources, double cap) {
-    if (bytes == 0) return done(event.kind, event.id);
-    const auto id = static_cast<size_t>(fluid_.start(static_cast<double>(bytes), resources, cap));
-    if (id >= flowing_.size()) flowing_.resize(id + 1);
-    flowing_[id] = {event.kind, event.id};
-  }
-
-  /// The start-up is over, or the last byte has passed.
-  void done(Kind kind, int32_t id) {
-    switch (kind) {
-      case Kind::kStartedUp:
-        return became_ready(id);
-      case Kind::kPack:
-        nodes_[static_cast<size_t>(id)].packed = now_;
-        return became_ready(id);
-      case Kind::kCopy:
-        nodes_[static_cast<size_t>(id)].copied = now_;
-        return message_done(id);
-      case Kind::kUnpack:
-        nodes_[static_cast<size_t>(id)].unpacked = now_;
-        return message_done(id);
-      case Kind::kTransfer:
-        return arrived(id);
-    }
-  }
-
-  void became_ready(int32_t id) {
-    NodeState& state = nodes_[static_cast<size_t>(id)];
-    if (--state.until_ready > 0) return;
-    for (const int32_t t : graph_.transfers_of[id]) {
-      TransferState& transfer = transfers_[static_cast<size_t>(t)];
-      if (++transfer.ends_ready < 2) continue;
-      transfer.ready = now_;
-      schedule(graph_.transfers[static_cast<size_t>(t)].start_up, Kind::kTransfer, t);
-    }
-    if (state.pending == 0 && state.end == kNever) end_step(id);
-  }
-
-  void arrived(int32_t id) {
-    const Transfer& transfer = graph_.transfers[static_cast<size_t>(id)];
-    transfers_[static_cast<size_t>(id)].end = now_;
-    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    for (size_t i = 0; i < path.links; ++i) {
-      const auto link = static_cast<size_t>(path.resources[i]);
-      timeline_.link_bytes[link] += static_cast<double>(transfer.bytes);
-      if (--carried_[link] == 0) timeline_.link_busy_s[link] += now_ - carrying_since_[link];
-    }
-    NodeState& receiver = nodes_[static_cast<size_t>(transfer.receiver)];
-    if (--receiver.recvs_left == 0 && node_of(transfer.receiver).unpack_bytes > 0) {
-      receiver.arrived = now_;
-      schedule(cost_.copy_start, Kind::kUnpack, transfer.receiver);
-    }
-    message_done(transfer.receiver);
-    message_done(transfer.sender);
-  }
-
-  void message_done(int32_t id) {
-    NodeState& state = nodes_[static_cast<size_t>(id)];
-    // A copy may be over before the start-up; a step does not end before it.
-    if (--state.pending == 0 && state.until_ready == 0) end_step(id);
-  }
-
-  [[noreturn]] void fail_stuck() const;
-  std::vector<Interval> intervals_of(int32_t rank) const;
-  void summarise();
-  void list_entries();
-
-  const Plan& plan_;
-  const CostModel& cost_;
-  const StepGraph graph_;
-  Fluid fluid_;
-  double now_ = 0;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  std::vector<std::pair<Kind, int32_t>> flowing_;  // by flow: what it is
-  std::vector<NodeState> nodes_;
-  std::vector<TransferState> transfers_;
-  std::vector<int32_t> carried_;        // by link: transfers that flow over it
-  std::vector<double> carrying_since_;  // by link
-  Timeline timeline_;
-};
-
-void Replay::fail_stuck() const {
-  // A step that has begun tells more than one that waits for it.
-  size_t stuck = nodes_.size();
-  for (size_t n = nodes_.size(); n-- > 0;) {
-    if (nodes_[n].end < kNever) continue;
-    const bool begun = nodes_[n].begin < kNever;
-    if (begun || stuck == nodes_.size() || nodes_[stuck].begin == kNever) stuck = n;
-  }
-  const auto id = static_cast<int32_t>(stuck);
-  const StepNode& node = node_of(id);
-  const Program& program = plan_.programs[static_cast<size_t>(node.rank)];
-  const Step& step = step_of(node);
-  std::string reason;
-  if (nodes_[stuck].begin == kNever) {
-    const size_t before = stuck - 1;
-    const bool first = node.index == 0 || step_of(node_of(id - 1)).channel != step.channel;
-    if (!first && nodes_[before].end == kNever) {
-      reason = fmt::format("the step before it, {}", step_of(node_of(id - 1)).id);
-    }
-    for (int32_t w = step.first_wait; w < step.last_wait && reason.empty(); ++w) {
-      const Wait& wait = program.waits[static_cast<size_t>(w)];
-      const int32_t index = find_step(program, wait.channel, wait.step);
-      if (index >= 0 && nodes_[stuck + static_cast<size_t>(index - node.index)].end < kNever)
-        continue;
-      reason = fmt::format("its channel {}, step {}, which {}", wait.channel, wait.step,
-                           index < 0 ? "does not exist" : "never ends");
-    }
-  } else {
-    for (const int32_t t : graph_.transfers_of[id]) {
-      const Transfer& transfer = graph_.transfers[static_cast<size_t>(t)];
-      if (transfers_[static_cast<size_t>(t)].ready < kNever) continue;
-      const bool sends = transfer.sender == id;
-      const bool paired = transfer.sender >= 0 && transfer.receiver >= 0;
-      reason = fmt::format("rank {} to {}, which {}", sends ? transfer.to : transfer.from,
-                           sends ? "receive" : "send", paired ? "never gets there" : "does not");
-      break;
-    }
-  }
-  throw Error(fmt::format("rank {}, channel {}, step {}: never ends, waits for {}", node.rank,
-                          step.channel, step.id, reason),
-              ErrorKind::kWork);
-}
-
-/// What occupied a rank, from the times of its steps.
-std::vector<Interval> Replay::intervals_of(int32_t rank) const {
-  std::vector<Interval> intervals;
-  const auto job = [&](double begin, double end) {
-    intervals.push_back({begin, begin + cost_.copy_start, Activity::kLaunch});
-    intervals.push_back({begin + cost_.copy_start, end, Activity::kStaging});
-  };
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    const StepNode& node = graph_.nodes[n];
-    const NodeState& state = nodes_[n];
-    if (node.rank != rank) continue;
-    intervals.push_back({state.begin, state.begin + node.start_up, Activity::kLaunch});
-    if (node.pack_bytes > 0) job(state.begin, state.packed);
-    if (node.copies > 0) job(state.begin, state.copied);
-    if (node.unpack_bytes > 0) job(state.arrived, state.unpacked);
-    for (const int32_t t : graph_.transfers_of[static_cast<int32_t>(n)]) {
-      const TransferState& transfer = transfers_[static_cast<size_t>(t)];
-      intervals.push_back({transfer.ready, transfer.start, Activity::kLaunch});
-      intervals.push_back({transfer.start, transfer.end, Activity::kWire});
-    }
-  }
-  return intervals;
-}
-
-void Replay::summarise() {
-  timeline_.rank_end.assign(plan_.programs.size(), 0);
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    double& end = timeline_.rank_end[static_cast<size_t>(graph_.nodes[n].rank)];
-    end = std::max(end, nodes_[n].end);
-  }
-  const auto last = std::max_element(timeline_.rank_end.begin(), timeline_.rank_end.end());
-  if (last == timeline_.rank_end.end()) return;
-  timeline_.refit_s = *last;
-
-  double most = 0;
-  for (size_t link = 0; link < timeline_.link_bytes.size(); ++link) {
-    const double seconds = timeline_.link_bytes[link] / graph_.capacity[link];
-    if (seconds <= most) continue;
-    most = seconds;
-    timeline_.bottleneck = static_cast<int32_t>(link);
-    timeline_.bottleneck_use = seconds / timeline_.refit_s;
-  }
-
-  const auto rank = static_cast<int32_t>(last - timeline_.rank_end.begin());
-  const TimeSplit split = split_time(intervals_of(rank), timeline_.refit_s);
-  timeline_.wire_s = split.wire_s;
-  timeline_.staging_s = split.staging_s;
-  timeline_.launch_s = split.launch_s;
-  timeline_.wait_s = split.wait_s;
-}
-
-void Replay::list_entries() {
-  for (size_t t = 0; t < transfers_.size(); ++t) {
-    const Transfer& transfer = graph_.transfers[t];
-    const Step& step = step_of(node_of(transfer.sender));
-    const double posted = std::max(nodes_[static_cast<size_t>(transfer.sender)].begin,
-                                   nodes_[static_cast<size_t>(transfer.receiver)].begin);
-    timeline_.entries.push_back({transfer.from, transfer.to, step.channel, step.id, transfer.bytes,
-                                 posted, transfers_[t].start, transfers_[t].end});
-  }
-  for (size_t n = 0; n < nodes_.size(); ++n) {
-    const StepNode& node = graph_.nodes[n];
+  for (size_t n = 0; n < replay.nodes.size(); ++n) {
+    const StepNode& node = replay.graph.nodes[n];
     if (node.copies == 0) continue;
-    const Step& step = step_of(node);
-    timeline_.entries.push_back({node.rank, node.rank, step.channel, step.id, node.copy_bytes,
-                                 nodes_[n].begin, nodes_[n].begin + cost_.copy_start,
-                                 nodes_[n].copied});
+    const Step& step = step_of(plan, node);
+    const NodeTimes& times = replay.nodes[n];
+    entries.push_back({node.rank, node.rank, step.channel, step.id, node.copy_bytes, times.begin,
+                       times.begin + cost.copy_start, times.copied});
   }
-  std::sort(timeline_.entries.begin(), timeline_.entries.end(), [](const auto& a, const auto& b) {
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return std::tie(a.start, a.from, a.to, a.channel, a.step) <
            std::tie(b.start, b.from, b.to, b.channel, b.step);
   });
+  return entries;
 }
 
 }  // namespace
 
+Timeline make_timeline(const Plan& plan, const Replay& replay, const CostModel& cost,
+                       bool entries) {
+  Timeline timeline;
+  timeline.link_bytes = replay.link_bytes;
+  timeline.link_busy_s = replay.link_busy_s;
+  timeline.events = replay.events;
+  timeline.rank_end.assign(plan.programs.size(), 0);
+  for (size_t n = 0; n < replay.nodes.size(); ++n) {
+    double& end = timeline.rank_end[static_cast<size_t>(replay.graph.nodes[n].rank)];
+    end = std::max(end, replay.nodes[n].end);
+  }
+  const auto last = std::max_element(timeline.rank_end.begin(), timeline.rank_end.end());
+  if (last == timeline.rank_end.end()) return timeline;
+  timeline.refit_s = *last;
+
+  double most = 0;
+  for (size_t link = 0; link < timeline.link_bytes.size(); ++link) {
+    const double seconds = timeline.link_bytes[link] / replay.graph.capacity[link];
+    if (seconds <= most) continue;
+    most = seconds;
+    timeline.bottleneck = static_cast<int32_t>(link);
+    timeline.bottleneck_use = seconds / timeline.refit_s;
+  }
+
+  const auto rank = static_cast<int32_t>(last - timeline.rank_end.begin());
+  const TimeSplit split = rank_split(replay, cost, rank, timeline.refit_s);
+  timeline.wire_s = split.wire_s;
+  timeline.staging_s = split.staging_s;
+  timeline.launch_s = split.launch_s;
+  timeline.wait_s = split.wait_s;
+  if (entries) timeline.entries = list_entries(plan, replay, cost);
+  return timeline;
+}
+
 Timeline simulate(const Plan& plan, const Fabric& fabric, const CostModel& cost,
                   const SimulateOptions& options) {
-  if (!(options.error >= 0 && options.error < 1))
-    fail("error", fmt::format("{:g}", options.error), "0 or more, below 1");
-  return Replay(plan, fabric, cost, options).run(options);
+  return make_timeline(plan, replay(plan, fabric, cost, options), cost, options.entries);
 }
 
 }  // namespace refit

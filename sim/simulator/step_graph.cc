@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "sim/cost/nccl.h"
 
 namespace refit {
 namespace {
@@ -51,6 +52,7 @@ class Builder {
     add_resources();
     for (const Straggler& straggler : stragglers_) slow_down(straggler);
     add_nodes();
+    find_communicators();
     add_transfers();
     graph_.next = Rows(graph_.nodes.size(), next_);
     graph_.transfers_of = Rows(graph_.nodes.size(), transfers_of_);
@@ -72,7 +74,7 @@ class Builder {
     }
     const size_t gpus = fabric_.gpus.size();
     if (cost_.gpu_rate > 0) {
-      first_gpu_ = static_cast<int32_t>(graph_.capacity.size());
+      graph_.first_gpu = static_cast<int32_t>(graph_.capacity.size());
       graph_.capacity.insert(graph_.capacity.end(), 2 * gpus, cost_.gpu_rate);
     }
     if (cost_.memory_rate > 0) {
@@ -104,9 +106,9 @@ class Builder {
       slow(fabric_.nics[static_cast<size_t>(nic)].out);
       slow(fabric_.nics[static_cast<size_t>(nic)].in);
     }
-    if (first_gpu_ >= 0) {
-      slow(first_gpu_ + id);
-      slow(first_gpu_ + static_cast<int32_t>(fabric_.gpus.size()) + id);
+    if (graph_.first_gpu >= 0) {
+      slow(graph_.first_gpu + id);
+      slow(graph_.first_gpu + static_cast<int32_t>(fabric_.gpus.size()) + id);
     }
     if (graph_.first_memory >= 0) slow(graph_.first_memory + id);
   }
@@ -225,8 +227,57 @@ class Builder {
       transfer.start_up =
           lane.message_start + graph_.paths[static_cast<size_t>(transfer.path)].latency;
       transfer.cap = lane.flow_rate > 0 ? lane.flow_rate : kInfinity;
+      if (cost_.nccl.channels > 0 && from_gpu != to_gpu && transfer.bytes > 0)
+        cut_into_channels(transfer, step, from_gpu, to_gpu);
     }
     graph_.transfers.push_back(transfer);
+  }
+
+  void cut_into_channels(Transfer& transfer, const Step& step, int32_t from_gpu, int32_t to_gpu) {
+    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
+    double path_rate = kInfinity;
+    for (size_t i = 0; i < path.links; ++i)
+      path_rate = std::min(path_rate, graph_.capacity[static_cast<size_t>(path.resources[i])]);
+    const auto channel = static_cast<size_t>(step.channel);
+    const bool by_domain = plan_.channels[channel].lane == Lane::kNvlink;
+    const int32_t domain = fabric_.gpus[static_cast<size_t>(from_gpu)].domain;
+    const Communicator& communicator =
+        by_domain ? of_domain_[channel][static_cast<size_t>(domain)] : of_all_[channel];
+    const bool nvlink = same_domain(fabric_, from_gpu, to_gpu);
+    const int32_t together = std::max(graph_.nodes[static_cast<size_t>(transfer.sender)].sends,
+                                      graph_.nodes[static_cast<size_t>(transfer.receiver)].recvs);
+    const MessageShape shape =
+        shape_message(cost_.nccl, communicator, nvlink ? LinkKind::kNvlink : LinkKind::kNic,
+                      transfer.bytes, together, path_rate);
+    transfer.start_up += shape.fill_s;
+    transfer.cap = std::min(transfer.cap, shape.rate);
+  }
+
+  /// Every channel of the plan is a communicator: of all ranks that have messages on it, or on a
+  /// lane of NVLink one for each domain.
+  void find_communicators() {
+    if (cost_.nccl.channels == 0) return;
+    const size_t channels = plan_.channels.size();
+    of_all_.resize(channels);
+    of_domain_.assign(channels, std::vector<Communicator>(fabric_.domains.size()));
+    for (size_t channel = 0; channel < channels; ++channel) {
+      for (size_t rank = 0; rank < plan_.programs.size(); ++rank) {
+        const Program& program = plan_.programs[rank];
+        const bool there = std::any_of(
+            program.steps.begin(), program.steps.end(),
+            [&](const Step& step) { return step.channel == static_cast<int32_t>(channel); });
+        if (!there) continue;
+        const int32_t domain = fabric_.gpus[static_cast<size_t>(gpu_[rank])].domain;
+        Communicator& here = of_domain_[channel][static_cast<size_t>(domain)];
+        here.nvlink = ++here.ranks > 1;
+      }
+      Communicator& all = of_all_[channel];
+      for (const Communicator& domain : of_domain_[channel]) {
+        all.nvlink = all.nvlink || domain.nvlink;
+        all.network = all.network || (all.ranks > 0 && domain.ranks > 0);
+        all.ranks += domain.ranks;
+      }
+    }
   }
 
   void expect_up(const Transfer& transfer, const Step& step) const {
@@ -241,6 +292,27 @@ class Builder {
     }
   }
 
+  /// PXN: to another rail by NVLink to the GPU of the node that owns a NIC on it, then by that NIC.
+  std::vector<int32_t> find_route(int32_t from, int32_t to, int32_t way) {
+    if (!cost_.nccl.pxn || same_domain(fabric_, from, to)) return route(fabric_, from, to, way);
+    const auto nic_of = [&](int32_t gpu) -> const Nic& {
+      const std::vector<int32_t>& own = fabric_.gpus[static_cast<size_t>(gpu)].nics;
+      const size_t n = static_cast<size_t>(way) % own.size();
+      return fabric_.nics[static_cast<size_t>(own[n])];
+    };
+    const int32_t rail = nic_of(to).rail;
+    const Gpu& sender = fabric_.gpus[static_cast<size_t>(from)];
+    if (nic_of(from).rail == rail || sender.nvlink_out < 0) return route(fabric_, from, to, way);
+    for (const int32_t gpu : fabric_.nodes[static_cast<size_t>(sender.node)].gpus) {
+      if (nic_of(gpu).rail != rail) continue;
+      std::vector<int32_t> links = route(fabric_, from, gpu, way);
+      const std::vector<int32_t> rest = route(fabric_, gpu, to, way);
+      links.insert(links.end(), rest.begin(), rest.end());
+      return links;
+    }
+    return route(fabric_, from, to, way);
+  }
+
   int32_t find_path(int32_t from, int32_t to, int32_t way) {
     const auto gpus = static_cast<int64_t>(fabric_.gpus.size());
     const int64_t key = (int64_t{way} * gpus + from) * gpus + to;
@@ -248,16 +320,16 @@ class Builder {
         path_of_.try_emplace(key, static_cast<int32_t>(graph_.paths.size()));
     if (!added) return found->second;
     Path path;
-    path.resources = route(fabric_, from, to, way);
+    path.resources = find_route(from, to, way);
     path.links = path.resources.size();
     for (const int32_t link : path.resources) {
       path.latency += fabric_.links[static_cast<size_t>(link)].latency;
     }
     if (from == to) {
       if (graph_.first_memory >= 0) path.resources.push_back(graph_.first_memory + from);
-    } else if (first_gpu_ >= 0) {
-      path.resources.push_back(first_gpu_ + from);
-      path.resources.push_back(first_gpu_ + static_cast<int32_t>(gpus) + to);
+    } else if (graph_.first_gpu >= 0) {
+      path.resources.push_back(graph_.first_gpu + from);
+      path.resources.push_back(graph_.first_gpu + static_cast<int32_t>(gpus) + to);
     }
     graph_.paths.push_back(std::move(path));
     return found->second;
@@ -268,9 +340,10 @@ class Builder {
   const CostModel& cost_;
   const std::span<const Straggler> stragglers_;
   StepGraph graph_;
-  int32_t first_gpu_ = -1;           // resource of GPU 0 as a sender
-  std::vector<int32_t> gpu_;         // by rank
-  std::vector<int32_t> first_node_;  // by rank
+  std::vector<int32_t> gpu_;                          // by rank
+  std::vector<int32_t> first_node_;                   // by rank
+  std::vector<Communicator> of_all_;                  // by channel
+  std::vector<std::vector<Communicator>> of_domain_;  // by channel and NVLink domain
   Pairs next_, transfers_of_;
   std::unordered_map<int64_t, int32_t> path_of_;  // looked up only, never walked
 };
@@ -283,6 +356,21 @@ Rows::Rows(size_t rows, std::span<const std::pair<int32_t, int32_t>> pairs)
   for (size_t row = 0; row < rows; ++row) first_[row + 1] += first_[row];
   std::vector<size_t> place = first_;
   for (const auto& [row, number] : pairs) numbers_[place[static_cast<size_t>(row)]++] = number;
+}
+
+std::string resource_name(const StepGraph& graph, const Fabric& fabric, int32_t resource) {
+  if (resource < 0) return "its own cap";
+  const auto links = static_cast<int32_t>(fabric.links.size());
+  const auto gpus = static_cast<int32_t>(fabric.gpus.size());
+  if (resource < links) return fabric.links[static_cast<size_t>(resource)].name;
+  const auto gpu_name = [&](int32_t gpu) {
+    const int32_t vertex = fabric.gpus[static_cast<size_t>(gpu)].vertex;
+    return fabric.vertices[static_cast<size_t>(vertex)].name;
+  };
+  if (graph.first_memory >= 0 && resource >= graph.first_memory)
+    return "memory of " + gpu_name(resource - graph.first_memory);
+  const int32_t port = resource - graph.first_gpu;
+  return gpu_name(port % gpus) + (port < gpus ? " as sender" : " as receiver");
 }
 
 StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost,

@@ -70,8 +70,13 @@ struct StepGraph {
   // as senders and as receivers when they have a rate, then their memories when these have.
   std::vector<double> capacity;
   size_t width = 1;           // most resources on a path
+  int32_t first_gpu = -1;     // GPU 0 as a sender; -1: GPUs have no rate of their own
   int32_t first_memory = -1;  // memory of GPU 0; -1: memory is free
 };
+
+/// "n0.nic1.out", "n0.gpu3 as sender", "n0.gpu3 as receiver", "memory of n0.gpu3"; -1 is the cap of
+/// one connection.
+std::string resource_name(const StepGraph& graph, const Fabric& fabric, int32_t resource);
 
 /// Fails as `simulate` does; a program with ends that do not pair up is accepted, and its steps
 /// never end.

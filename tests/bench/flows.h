@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <vector>
 
 #include "sim/fabric/fabric.h"
@@ -19,8 +20,11 @@ struct Traffic {
   int32_t window = 0;
 };
 
+/// Of this process: what others do on the machine does not count.
+inline double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 struct Measured {
-  double seconds = 0;   // of computing
+  double seconds = 0;   // of computing, CPU
   double makespan = 0;  // simulated seconds
 };
 

@@ -1,4 +1,3 @@
-#include <chrono>
 #include <set>
 #include <simgrid/s4u.hpp>
 #include <string>
@@ -63,10 +62,9 @@ Measured run_simgrid(const Traffic& traffic) {
       sg::Comm::wait_all(pending);
     });
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = cpu_seconds();
   engine.run();
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
-  return {spent.count(), sg::Engine::get_clock()};
+  return {cpu_seconds() - begin, sg::Engine::get_clock()};
 }
 
 }  // namespace refit

@@ -119,6 +119,7 @@ struct RandomCase {
   int resources, width, changes;
   bool equal_capacities;  // many ties
   bool caps;
+  double patience = MaxMin::kPatience;
 };
 
 class MaxMinRandom : public ::testing::TestWithParam<RandomCase> {};
@@ -131,7 +132,7 @@ TEST_P(MaxMinRandom, AgreesWithProgressiveFilling) {
   for (int r = 0; r < param.resources; ++r) {
     capacity.push_back(param.equal_capacities ? 10 : 1 + static_cast<double>(below(1000)) / 7);
   }
-  MaxMin solver(capacity, param.width);
+  MaxMin solver(capacity, param.width, param.patience);
   std::map<int32_t, OracleFlow> live;
   std::map<int32_t, int32_t> held_by;  // as told by solve()
   std::map<int32_t, double> level;     // as told by moved()
@@ -193,7 +194,14 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(RandomCase{1, 1, 200, false, true}, RandomCase{3, 2, 400, false, false},
                       RandomCase{8, 2, 400, true, false}, RandomCase{12, 4, 300, true, true},
                       RandomCase{12, 5, 300, false, true}, RandomCase{40, 3, 200, false, true},
-                      RandomCase{40, 6, 200, true, false}));
+                      RandomCase{40, 6, 200, true, false},
+                      // Always locally, and never.
+                      RandomCase{12, 4, 300, true, true, kInfinity},
+                      RandomCase{40, 3, 200, false, true, kInfinity},
+                      RandomCase{40, 6, 200, true, false, kInfinity},
+                      RandomCase{8, 2, 400, true, false, 0}, RandomCase{12, 4, 300, true, true, 0},
+                      RandomCase{12, 5, 300, false, true, 0},
+                      RandomCase{40, 3, 200, false, true, 0}));
 
 }  // namespace
 }  // namespace refit

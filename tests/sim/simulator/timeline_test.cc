@@ -8,45 +8,13 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "sim/simulator/simulator.h"
-#include "tests/sim/simulator/small.h"
+#include "tests/sim/simulator/random_steps.h"
 
 namespace refit {
 namespace {
 
-/// Rounds of random transfers on three channels, with waits from each round to the one before it on
-/// another channel.
-Plan random_plan(uint64_t seed, int32_t ranks) {
-  std::mt19937_64 random(seed);
-  PlanWriter writer(ranks, 3);
-  for (int32_t channel = 0; channel < 3; ++channel) {
-    for (int32_t step = 0; step < 6; ++step) {
-      for (int32_t from = 0; from < ranks; ++from) {
-        for (int n = 0; n < 3; ++n) {
-          const auto to = static_cast<int32_t>(random() % static_cast<uint64_t>(ranks));
-          const int pieces = 1 + static_cast<int>(random() % 2);
-          writer.send(from, to, channel, step, 1 + static_cast<int64_t>(random() % 999), pieces,
-                      pieces);
-        }
-        if (step > 0 && random() % 3 == 0)
-          writer.wait(from, channel, step, (channel + 1) % 3, step - 1);
-      }
-    }
-  }
-  return writer.write();
-}
-
-CostModel full_cost() {
-  CostModel cost;
-  cost.nvlink = {0.8, 60, 0.2, 0.01};
-  cost.net = {0.9, 7, 0.5, 0.02};
-  cost.gpu_rate = 70;
-  cost.memory_rate = 500;
-  cost.copy_start = 0.1;
-  return cost;
-}
-
 TEST(Timeline, SameInputSameBits) {
-  const Plan plan = random_plan(1, 12);
+  const Plan plan = random_steps(1, 12);
   const Fabric fabric = SmallCluster{.nvlink_latency = 0.001, .nic_latency = 0.002}.make(6);
   const Timeline first = simulate(plan, fabric, full_cost(), {.entries = true});
   EXPECT_EQ(first, simulate(plan, fabric, full_cost(), {.entries = true}));
@@ -54,7 +22,7 @@ TEST(Timeline, SameInputSameBits) {
 }
 
 TEST(Timeline, EntriesOnlyWhenAskedFor) {
-  const Plan plan = random_plan(2, 4);
+  const Plan plan = random_steps(2, 4);
   const Timeline without = simulate(plan, SmallCluster{}.make(2), full_cost());
   EXPECT_TRUE(without.entries.empty());
   Timeline with = simulate(plan, SmallCluster{}.make(2), full_cost(), {.entries = true});
@@ -65,7 +33,7 @@ TEST(Timeline, EntriesOnlyWhenAskedFor) {
 TEST(Timeline, LawsOnRandomPlans) {
   for (uint64_t seed = 10; seed < 20; ++seed) {
     const int32_t ranks = 8;
-    const Plan plan = random_plan(seed, ranks);
+    const Plan plan = random_steps(seed, ranks);
     const Fabric fabric = SmallCluster{}.make(4);
     const CostModel cost = full_cost();
     const Timeline timeline = simulate(plan, fabric, cost, {.entries = true});
@@ -174,7 +142,7 @@ TEST(Error, BoundsARelayAndItsStartUps) {
 }
 
 TEST(Error, OutOfRange) {
-  const Plan plan = random_plan(4, 4);
+  const Plan plan = random_steps(4, 4);
   const Fabric fabric = SmallCluster{}.make(2);
   for (const double error : {-0.001, 1.0, 2.0, std::nan("")})
     EXPECT_THROW(simulate(plan, fabric, full_cost(), {.error = error}), Error) << error;
