@@ -83,6 +83,27 @@ const CLI::Validator is_file_name(
     },
     "");
 
+void add_simulation(CLI::App& command, SimulatePlanOptions& options) {
+  command.add_option("plan", options.plan, "plan file")->required()->type_name("P");
+  command.add_option("--fabric", options.fabric, "another fabric than the plan's")->type_name("F");
+  command.add_option("--cost", options.cost, "another cost model than the plan's")->type_name("C");
+  command
+      .add_option("--error", options.error,
+                  "faster: let each message end with this part of its bytes more or less, as in "
+                  "0.1%")
+      ->type_name("PART");
+  command
+      .add_option("--set", options.sets,
+                  "what if: nic=800Gbps, nvlink=900GB/s, nodes[3].nic[2]=down; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("TARGET=RATE");
+  command
+      .add_option("--straggler", options.stragglers,
+                  "what if the GPU of a rank ran at a part of its speed; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("rank=R,x=PART");
+}
+
 std::string strategy_help() {
   std::string text = "how to plan [" + SearchOptions{}.strategy + "]:";
   for (const auto& [name, summary] : list_strategies()) text += "\n  " + name + ": " + summary;
@@ -155,27 +176,64 @@ int run(int argc, char** argv) {
 
   SimulatePlanOptions simulate;
   CLI::App* simulate_command = app.add_subcommand("simulate", "replay a plan on a fabric");
-  simulate_command->add_option("plan", simulate.plan, "plan file")->required()->type_name("P");
-  simulate_command->add_option("--fabric", simulate.fabric, "another fabric than the plan's")
-      ->type_name("F");
-  simulate_command->add_option("--cost", simulate.cost, "another cost model than the plan's")
-      ->type_name("C");
-  simulate_command
-      ->add_option("--error", simulate.error,
-                   "faster: let each message end with this part of its bytes more or less, as in "
-                   "0.1%")
-      ->type_name("PART");
-  simulate_command
-      ->add_option("--set", simulate.sets,
-                   "what if: nic=800Gbps, nvlink=900GB/s, nodes[3].nic[2]=down; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("TARGET=RATE");
-  simulate_command
-      ->add_option("--straggler", simulate.stragglers,
-                   "what if the GPU of a rank ran at a part of its speed; may be repeated")
-      ->allow_extra_args(false)
-      ->type_name("rank=R,x=PART");
+  add_simulation(*simulate_command, simulate);
   simulate_command->add_option("--trace", simulate.trace, "write a Chrome / Perfetto trace")
+      ->type_name("FILE");
+  simulate_command->add_option("--timeline", simulate.timeline, "write a CSV of all transfers")
+      ->type_name("FILE");
+  simulate_command
+      ->add_option("--links", simulate.links, "write a CSV of all links, with idle gaps")
+      ->type_name("FILE");
+  simulate_command->add_option("--ranks", simulate.ranks, "write a CSV of all ranks")
+      ->type_name("FILE");
+
+  ExplainOptions explain;
+  CLI::App* explain_command =
+      app.add_subcommand("explain", "what limits the time of a plan, and what would help");
+  add_simulation(*explain_command, explain.simulate);
+  auto* of_rank =
+      explain_command->add_option("--rank", explain.rank, "until this rank ends, not the last one")
+          ->check(CLI::NonNegativeNumber)
+          ->type_name("R");
+  auto* of_link =
+      explain_command->add_option("--link", explain.link, "until the last byte over this link")
+          ->type_name("L")
+          ->excludes(of_rank);
+  explain_command
+      ->add_option("--tensor", explain.tensor, "until this tensor has arrived everywhere")
+      ->type_name("T")
+      ->excludes(of_rank)
+      ->excludes(of_link);
+  explain_command->add_option("--rows", explain.rows, "longest tables")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str()
+      ->type_name("N");
+  explain_command->add_flag("--quick", explain.quick, "do not simulate what would help");
+
+  CalibrateOptions calibrate;
+  CLI::App* calibrate_command =
+      app.add_subcommand("calibrate", "fit a cost model to logs of nccl-tests and refit-exec");
+  calibrate_command
+      ->add_option("log", calibrate.logs,
+                   "output of sendrecv, alltoall, all_gather or broadcast; of refit-exec --json if "
+                   "it ends in .json")
+      ->required()
+      ->type_name("LOG");
+  calibrate_command->add_option("--fabric", calibrate.fabric, "cluster on which they ran")
+      ->required()
+      ->type_name("F");
+  calibrate_command
+      ->add_option("--base", calibrate.base,
+                   "cost model for what the logs do not tell; default: the fabric's own")
+      ->type_name("C");
+  calibrate_command->add_option("--plan", calibrate.plan, "plan that refit-exec ran")
+      ->type_name("P");
+  calibrate_command->add_option("--name", calibrate.name, "of the new model")
+      ->capture_default_str()
+      ->type_name("NAME");
+  calibrate_command->add_option("-o,--output", calibrate.output, "cost model file to write")
+      ->required()
+      ->check(is_file_name)
       ->type_name("FILE");
 
   ExportOptions exported;
@@ -230,6 +288,8 @@ int run(int argc, char** argv) {
   if (simulate_command->parsed()) return run_simulate(common, simulate);
   if (report_command->parsed()) return run_report(common, report);
   if (doctor_command->parsed()) return run_doctor(common);
+  if (explain_command->parsed()) return run_explain(common, explain);
+  if (calibrate_command->parsed()) return run_calibrate(common, calibrate);
   return run_export(common, exported);
 }
 

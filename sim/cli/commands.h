@@ -35,9 +35,26 @@ struct DemandOptions {
 };
 
 struct SimulatePlanOptions {
-  std::string plan, fabric, cost, trace;
+  std::string plan, fabric, cost;
+  std::string trace, timeline, links, ranks;  // files to write
   std::string error;                          // "0.1%"; empty: exact
   std::vector<std::string> sets, stragglers;  // as in whatif.h
+};
+
+struct ExplainOptions {
+  SimulatePlanOptions simulate;
+  int32_t rank = -1;  // at most one of rank, link and tensor
+  std::string link, tensor;
+  int32_t rows = 20;   // of each table, for people
+  bool quick = false;  // without what would help
+};
+
+struct CalibrateOptions {
+  std::vector<std::string> logs;  // of nccl-tests; *.json: of refit-exec
+  std::string fabric, base;       // base "": the fabric's default cost model
+  std::string plan;               // that refit-exec ran
+  std::string name = "calibrated";
+  std::string output;
 };
 
 struct ExportOptions {
@@ -56,6 +73,8 @@ int run_bound(const Common& common, const InputSpec& inputs);
 int run_demand(const Common& common, const DemandOptions& options);
 int run_check(const Common& common, const std::string& plan);
 int run_simulate(const Common& common, const SimulatePlanOptions& options);
+int run_explain(const Common& common, const ExplainOptions& options);
+int run_calibrate(const Common& common, const CalibrateOptions& options);
 int run_export(const Common& common, const ExportOptions& options);
 int run_report(const Common& common, const ReportOptions& options);
 int run_doctor(const Common& common);

@@ -67,7 +67,7 @@ class Errors(CliTest):
             (["demand", *TINY[:6], "--tensor", "nope"], ["nope"]),
             (["demand", *TINY[:6], "--rank", "0"], ["--rank", "0"]),
             (["demand", *TINY[:6], "--rank", "-1"], ["--rank", "-1"]),
-            (["explain", "a.plan"], ["explain", "simulate"]),
+            (["explian", "a.plan"], ["explian", "simulate"]),
             (tiny() + ["-o", ""], ["expected a file"]),
             (tiny() + ["-o", "-"], ["expected a file"]),
             (tiny() + ["--seed", "-1"], ["--seed"]),

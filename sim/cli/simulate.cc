@@ -1,0 +1,116 @@
+// refit simulate: replays a saved plan on a fabric.
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "plans/check.h"
+#include "sim/cli/print.h"
+#include "sim/cli/simulation.h"
+#include "sim/simulator/replay.h"
+#include "sim/simulator/tables.h"
+#include "sim/simulator/whatif.h"
+
+namespace refit::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// "0.1%" is 0.001.
+double parse_error(const std::string& text) {
+  double percent = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, percent);
+  if (code != std::errc() || std::string_view(end, last) != "%" ||
+      !(percent >= 0 && percent < 100)) {
+    fail("--error", quote(text), "0% or more, below 100%");
+  }
+  return percent / 100;
+}
+
+}  // namespace
+
+LoadedPlan load_checked(const std::string& path) {
+  LoadedPlan loaded = load_plan(path);
+  const std::vector<Fault> faults = check(loaded.plan, 1);
+  if (!faults.empty()) throw Error(path + ": " + print_fault(faults.front()), ErrorKind::kWork);
+  return loaded;
+}
+
+Simulation load_simulation(const SimulatePlanOptions& options) {
+  Simulation simulation{load_checked(options.plan), {}, {}};
+  simulation.world = load_world(simulation.loaded.plan, options.fabric, options.cost);
+  for (const std::string& change : options.sets) change_fabric(simulation.world.fabric, change);
+  if (!options.error.empty()) simulation.how.error = parse_error(options.error);
+  for (const std::string& text : options.stragglers)
+    simulation.how.stragglers.push_back(parse_straggler(text));
+  return simulation;
+}
+
+int run_simulate(const Common& common, const SimulatePlanOptions& options) {
+  const auto [loaded, world, how] = load_simulation(options);
+  const Plan& plan = loaded.plan;
+  const bool details =
+      !options.timeline.empty() || !options.links.empty() || !options.ranks.empty();
+  const Replay replayed = replay(plan, world.fabric, world.cost, how, details);
+  const Timeline timeline =
+      make_timeline(plan, replayed, world.cost, /*entries=*/!options.trace.empty());
+  if (!options.trace.empty()) write_trace(plan, timeline, options.trace);
+  if (!options.timeline.empty())
+    write_transfer_table(plan, world.fabric, replayed, options.timeline);
+  if (!options.links.empty())
+    write_link_table(world.fabric, replayed, timeline.refit_s, options.links);
+  if (!options.ranks.empty())
+    write_rank_table(plan, world.cost, replayed, timeline.refit_s, options.ranks);
+  const std::string bottleneck =
+      timeline.bottleneck < 0 ? ""
+                              : world.fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
+  if (common.json) {
+    fmt::print("{}\n", Json{{"predicted_s", timeline.refit_s},
+                            {"saved_lower_bound_s", plan.prediction.lower_bound_s},
+                            {"saved_predicted_s", plan.prediction.predicted_s},
+                            {"fabric", world.fabric.name},
+                            {"cost", world.cost.name},
+                            {"error", how.error},
+                            {"set", options.sets},
+                            {"stragglers", options.stragglers},
+                            {"wire_s", timeline.wire_s},
+                            {"staging_s", timeline.staging_s},
+                            {"launch_s", timeline.launch_s},
+                            {"wait_s", timeline.wait_s},
+                            {"bottleneck", bottleneck},
+                            {"bottleneck_use", timeline.bottleneck_use},
+                            {"events", timeline.events},
+                            {"digest", loaded.saved.digest}}
+                           .dump(2));
+    return 0;
+  }
+  fmt::print("refit time   {} on {}, cost model {}\n", print_time(timeline.refit_s),
+             world.fabric.name, world.cost.name);
+  std::vector<std::string> whatif = options.sets;
+  for (const Straggler& slow : how.stragglers)
+    whatif.push_back(fmt::format("rank {} at {:g} of its speed", slow.rank, slow.speed));
+  if (!whatif.empty()) {
+    fmt::print("what if      {}\n", fmt::join(whatif, ", "));
+    const double planned = plan.prediction.predicted_s;
+    fmt::print(
+        "as planned   {}{}\n", print_time(planned),
+        planned > 0 ? ", now " + print_ratio(timeline.refit_s / planned) + " times that" : "");
+  }
+  fmt::print("last rank    {} wire, {} staging, {} launch, {} waiting\n",
+             print_time(timeline.wire_s), print_time(timeline.staging_s),
+             print_time(timeline.launch_s), print_time(timeline.wait_s));
+  if (!bottleneck.empty()) {
+    fmt::print("fullest link {}, in use {} of its capacity\n", bottleneck,
+               print_percent(timeline.bottleneck_use));
+  }
+  if (!options.trace.empty())
+    fmt::print("trace        {} (chrome://tracing or ui.perfetto.dev)\n", options.trace);
+  return 0;
+}
+
+}  // namespace refit::cli

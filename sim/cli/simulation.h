@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "plans/plan_io.h"
+#include "sim/cli/commands.h"
+#include "sim/search/problem.h"
+#include "sim/simulator/simulator.h"
+
+namespace refit::cli {
+
+/// A plan that is about to be replayed or taken apart has to be right first.
+LoadedPlan load_checked(const std::string& path);
+
+/// What the options of `simulate` and `explain` ask for, ready to run.
+struct Simulation {
+  LoadedPlan loaded;
+  PlanWorld world;  // changed as asked
+  SimulateOptions how;
+};
+Simulation load_simulation(const SimulatePlanOptions& options);
+
+}  // namespace refit::cli
