@@ -36,6 +36,7 @@ struct Part {
 struct Group {
   int32_t channel = 0, step = 0;
   std::vector<Part> sends, recvs;
+  std::vector<int32_t> after = {};  // groups of other channels that end before it begins, as in bind
 };
 
 /// What an executor needs of a transport; one object per rank, used by that rank's thread only.
@@ -55,6 +56,16 @@ class Backend {
   /// Opens what it takes to exchange messages with these ranks, each of which has to do the same.
   /// Calls are optional: what is not open by then is opened by the first message.
   virtual void connect(std::span<const int32_t> /*peers*/) {}
+
+  /// All groups that will be posted, once, before the first replay; they stay where they are as long
+  /// as the backend. For backends that prepare: pack buffers, connections, registration.
+  virtual void bind(std::span<const Group>) {}
+
+  /// Around the groups of one replay. False: the backend repeats by itself what was posted before,
+  /// and nothing is to be posted. A backend whose groups end in the order of a device's streams,
+  /// not of the host, waits for them in end_replay.
+  virtual bool begin_replay() { return true; }
+  virtual void end_replay() {}
 
   /// Starts all messages of the group and returns. The group stays alive and untouched until it has
   /// ended.

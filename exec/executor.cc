@@ -158,6 +158,7 @@ Executor::State::State(const Plan& plan, Backend& the_backend, Buffers the_buffe
     if (shards != nullptr && !shards->empty()) written.push_back(t);
   }
   connect();
+  backend.bind(groups);
 }
 
 void Executor::State::connect() {
@@ -212,6 +213,7 @@ void Executor::State::bind(const Plan& plan, size_t index) {
            "the rank has no such step");
     }
     waits.push_back(static_cast<size_t>(at - program.steps.begin()));
+    if (wait.channel != step.channel) group.after.push_back(static_cast<int32_t>(waits.back()));
   }
   first_wait.push_back(waits.size());
 }
@@ -408,7 +410,8 @@ ReplayTimes Executor::run(int64_t version) {
     state.backend.barrier();
     state.weights.torn = writes;
     state.start = Clock::now();
-    state.replay();
+    if (state.backend.begin_replay()) state.replay();
+    state.backend.end_replay();
     times.refit_s = state.now_s();
     if (writes) state.call("finalize", state.hooks.finalize, state.written);
     state.backend.barrier();  // success means that every rank finished: the commit
