@@ -1,0 +1,56 @@
+# CUDA and NCCL are optional: REFIT_CUDA and REFIT_NCCL are AUTO (where found, with a notice where not), ON (or fail), OFF.
+# Sets REFIT_HAS_CUDA (then language CUDA is on) and REFIT_HAS_NCCL (then REFIT_NCCL_INCLUDE and REFIT_NCCL_LIBRARY).
+
+set(REFIT_CUDA AUTO CACHE STRING "Build the CUDA parts: AUTO, ON, OFF")
+set(REFIT_NCCL AUTO CACHE STRING "Build the nccl backend on the real library: AUTO, ON, OFF")
+set_property(CACHE REFIT_CUDA REFIT_NCCL PROPERTY STRINGS AUTO ON OFF)
+
+# refit_missing(OPTION what): what an option does about something that is not there.
+function(refit_missing option what)
+  if("${${option}}" STREQUAL "AUTO")
+    message(WARNING "skipped: no ${what}: ${option}=AUTO builds without it")
+  else()
+    message(FATAL_ERROR "${option}=${${option}}: no ${what}")
+  endif()
+endfunction()
+
+set(REFIT_HAS_CUDA OFF)
+if(REFIT_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    find_program(REFIT_NVCC nvcc HINTS /usr/local/cuda/bin)
+    set(CMAKE_CUDA_COMPILER ${REFIT_NVCC})
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100, GB200, and PTX for what comes after
+    endif()
+    set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
+    enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and later can
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA_COMPILE_FEATURES ${CMAKE_CUDA_COMPILE_FEATURES} cuda_std_20)
+      set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    find_package(CUDAToolkit REQUIRED)
+    set(REFIT_HAS_CUDA ON)
+  else()
+    refit_missing(REFIT_CUDA "nvcc (the CUDA parts)")
+  endif()
+endif()
+
+set(REFIT_HAS_NCCL OFF)
+if(REFIT_NCCL)
+  if(REFIT_HAS_CUDA)
+    find_path(REFIT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(REFIT_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib
+                                                                  ${CUDAToolkit_LIBRARY_ROOT}/lib64)
+  endif()
+  if(REFIT_NCCL_INCLUDE AND REFIT_NCCL_LIBRARY)
+    set(REFIT_HAS_NCCL ON)
+  else()
+    refit_missing(REFIT_NCCL "nccl.h with its library, or no CUDA (the nccl backend)")
+  endif()
+endif()
