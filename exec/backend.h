@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,7 +37,8 @@ struct Part {
 struct Group {
   int32_t channel = 0, step = 0;
   std::vector<Part> sends, recvs;
-  std::vector<int32_t> after = {};  // groups of other channels that end before it begins, as in bind
+  std::vector<int32_t> after =
+      {};  // groups of other channels that end before it begins, as in bind
 };
 
 /// What an executor needs of a transport; one object per rank, used by that rank's thread only.
@@ -52,6 +54,13 @@ class Backend {
   /// Memory for buffers, staging and packing; freed with the backend. Throws Error when there is
   /// not enough.
   virtual std::byte* allocate(int64_t bytes) = 0;
+
+  /// Whether this process reads and writes allocated memory by itself; else it does so by `copy`,
+  /// which goes either way.
+  virtual bool in_host_memory() const { return true; }
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
 
   /// Opens what it takes to exchange messages with these ranks, each of which has to do the same.
   /// Calls are optional: what is not open by then is opened by the first message.

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -50,6 +51,11 @@ struct Frame {
   int32_t rank = 0;
   std::string payload;
 };
+
+Clock::time_point from_now(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
 
 Error system_error(const std::string& what) {
   return Error(fmt::format("bootstrap: {}: {}", what, std::strerror(errno)), ErrorKind::kWork);
@@ -247,7 +253,10 @@ class TcpBootstrap final : public Bootstrap {
     if (std::ssize(mine) > kMaxBlobBytes) {
       fail("blob", fmt::format("{} bytes", mine.size()), fmt::format("at most {}", kMaxBlobBytes));
     }
-    const Clock::time_point deadline = deadline_from_now();
+    // Rank 0 knows who is missing, so it is the first to give up.
+    const double patience_s =
+        options_.timeout_s + (options_.rank == 0 ? 0 : std::min(options_.timeout_s, 5.0));
+    const Clock::time_point deadline = from_now(patience_s);
     if (options_.rank != 0) {
       if (!send(0, Kind::kBlob, mine)) note_failure(gone(0));
       wait_for(
@@ -285,11 +294,6 @@ class TcpBootstrap final : public Bootstrap {
   }
 
  private:
-  Clock::time_point deadline_from_now() const {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(options_.timeout_s));
-  }
-
   std::string gone(size_t link) const {
     return fmt::format("rank {}: its connection is lost", options_.rank == 0 ? link : 0);
   }
@@ -434,7 +438,7 @@ void TcpBootstrap::meet_all() {
     Clock::time_point deadline;
   };
   std::vector<Stranger> strangers;
-  const Clock::time_point deadline = deadline_from_now();
+  const Clock::time_point deadline = from_now(options_.timeout_s);
   for (int32_t met = 1; met < options_.world;) {
     std::vector<pollfd> entries = {{listener.socket(), POLLIN, 0}};
     for (const Stranger& stranger : strangers) {
@@ -461,9 +465,7 @@ void TcpBootstrap::meet_all() {
     while (strangers.size() < kMostStrangers) {
       const int socket = ::accept(listener.socket(), nullptr, nullptr);
       if (socket < 0) break;
-      Stranger stranger{Link(socket), fresh_nonce(),
-                        Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(kStrangerPatience_s))};
+      Stranger stranger{Link(socket), fresh_nonce(), from_now(kStrangerPatience_s)};
       if (stranger.link.send(print_frame(Kind::kGreet, 0, stranger.nonce), Clock::now())) {
         strangers.push_back(std::move(stranger));
       }
@@ -483,7 +485,7 @@ void TcpBootstrap::meet_all() {
 }
 
 void TcpBootstrap::meet_root() {
-  const Clock::time_point deadline = deadline_from_now();
+  const Clock::time_point deadline = from_now(options_.timeout_s);
   const auto late = [&](const std::string& what) {
     return Error(fmt::format("rank {}: {} port {}: {} within {} s", options_.rank, options_.address,
                              options_.port, what, options_.timeout_s),

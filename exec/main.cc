@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -24,6 +26,10 @@
 #ifdef REFIT_HAVE_MPI
 #include "exec/mpi_replay.h"
 #endif
+#ifdef REFIT_HAVE_NCCL
+#include "exec/cuda/cuda_gpu.h"
+#include "exec/nccl_replay.h"
+#endif
 
 namespace refit {
 
@@ -31,11 +37,18 @@ namespace {
 
 #ifdef REFIT_HAVE_MPI
 constexpr bool kHaveMpi = true;
-constexpr const char* kBackends = "host, mpi";
 #else
 constexpr bool kHaveMpi = false;
-constexpr const char* kBackends = "host";
 #endif
+#ifdef REFIT_HAVE_NCCL
+constexpr bool kHaveNccl = true;
+#else
+constexpr bool kHaveNccl = false;
+#endif
+
+std::string list_backends() {
+  return std::string("host") + (kHaveMpi ? ", mpi" : "") + (kHaveNccl ? ", nccl" : "");
+}
 
 struct Options {
   std::string plan;
@@ -62,31 +75,54 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
     return outcome;
   }
 #ifdef REFIT_HAVE_MPI
-  std::vector<int32_t> rank_map;
-  if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
-  std::optional<MpiOutcome> done = replay_on_mpi(options.plan, rank_map, how);
-  if (!done) return {};
-  outcome.loaded = std::move(done->loaded);
-  outcome.report = std::move(done->report);
-  outcome.hosts = done->hosts;
-  return outcome;
-#else
-  return {};
+  if (options.backend == "mpi") {
+    std::vector<int32_t> rank_map;
+    if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
+    std::optional<MpiOutcome> done = replay_on_mpi(options.plan, rank_map, how);
+    if (!done) return {};
+    outcome.loaded = std::move(done->loaded);
+    outcome.report = std::move(done->report);
+    outcome.hosts = done->hosts;
+    return outcome;
+  }
 #endif
+#ifdef REFIT_HAVE_NCCL
+  if (options.backend == "nccl") {
+    count_cuda_devices();  // what is missing here is said before anyone is waited for
+    BootstrapOptions meeting = read_bootstrap_environment(&std::getenv);
+    const std::unique_ptr<GpuApi> gpu = make_cuda_gpu(meeting.local_rank);
+    meeting.timeout_s = std::max(meeting.timeout_s, how.timeout_s);
+    const std::unique_ptr<Bootstrap> bootstrap = make_bootstrap(meeting);
+    NcclOptions nccl;
+    nccl.timeout_s = how.timeout_s;
+    std::optional<NcclOutcome> done = replay_on_nccl(options.plan, *gpu, *bootstrap, how, nccl);
+    if (!done) return {};
+    log_line("refit-exec: " + done->device);
+    outcome.loaded = std::move(done->loaded);
+    outcome.report = std::move(done->report);
+    outcome.hosts = done->hosts;
+    return outcome;
+  }
+#endif
+  return {};
 }
 
 void replay(const Options& options) {
-  if (options.backend == "nccl" || (options.backend == "mpi" && !kHaveMpi)) {
+  if ((options.backend == "nccl" && !kHaveNccl) || (options.backend == "mpi" && !kHaveMpi)) {
     fail("--backend",
-         fmt::format("this build has no {} backend; it has: {}", options.backend, kBackends));
+         fmt::format("this build has no {} backend; it has: {}", options.backend, list_backends()));
   }
-  if (options.backend != "host" && options.backend != "mpi") {
+  if (options.backend != "host" && options.backend != "mpi" && options.backend != "nccl") {
     fail("--backend", options.backend,
-         fmt::format("host, mpi or nccl; this build has: {}", kBackends));
+         fmt::format("host, mpi or nccl; this build has: {}", list_backends()));
   }
   if (options.backend == "host" && !options.rank_map.empty()) {
     fail("--rank-map", options.rank_map,
          "nothing: on the host backend rank r of the plan is thread r");
+  }
+  if (options.backend == "nccl" && !options.rank_map.empty()) {
+    fail("--rank-map", options.rank_map,
+         "nothing: a process says its rank itself (REFIT_RANK, see docs/clusters.md)");
   }
   ReplayOptions how;
   how.iterations = options.iterations;
@@ -129,8 +165,7 @@ int main_guarded(int argc, char** argv) {
   app.add_option("--json", options.json, "Also write the figures as JSON; - is stdout")
       ->option_text("FILE");
   app.add_option("--timeout", options.timeout, "Give up when nothing moves for so long");
-  app.add_option("--rank-map", options.rank_map,
-                 "Process rank of each rank of the plan (mpi, nccl)")
+  app.add_option("--rank-map", options.rank_map, "Process rank of each rank of the plan (mpi)")
       ->option_text("FILE");
   app.footer(
       "Exit status: 0 every rank finished (and every byte is right), 1 the refit failed, 2 bad "

@@ -395,7 +395,10 @@ std::string MpiBackend::describe_stall() const {
 }  // namespace
 
 struct MpiWorld::State {
+  void meet(double timeout_s);
+
   MPI_Comm comm = MPI_COMM_NULL;
+  bool initialised = false;  // by us
   int32_t rank = 0, world = 0;
   bool may_spin = false;
   std::unique_ptr<ControlListener> listener;
@@ -408,6 +411,7 @@ MpiWorld::MpiWorld(const std::vector<int32_t>& process_of, double timeout_s)
   State& state = *state_;
   int level = 0, process = 0, processes = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+  state.initialised = true;
   MPI_Comm_rank(MPI_COMM_WORLD, &process);
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
   int32_t rank = process;
@@ -425,28 +429,43 @@ MpiWorld::MpiWorld(const std::vector<int32_t>& process_of, double timeout_s)
     rank = rank_of[static_cast<size_t>(process)];
   }
   MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &state.comm);
-  MPI_Comm_set_errhandler(state.comm, MPI_ERRORS_RETURN);
-  MPI_Comm_rank(state.comm, &state.rank);
-  MPI_Comm_size(state.comm, &state.world);
+  state.meet(timeout_s);
+}
+
+MpiWorld::MpiWorld(const MpiCommunicator& communicator, double timeout_s)
+    : state_(std::make_unique<State>()) {
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  if (initialised == 0) fail("MPI", "not initialised", "MPI_Init before");
+  const MPI_Comm given = communicator.address == nullptr
+                             ? MPI_Comm_f2c(communicator.fortran)
+                             : *static_cast<const MPI_Comm*>(communicator.address);
+  if (given == MPI_COMM_NULL) fail("communicator", "MPI_COMM_NULL", "one of all ranks");
+  check_mpi(MPI_Comm_dup(given, &state_->comm), "MPI_Comm_dup");
+  state_->meet(timeout_s);
+}
+
+void MpiWorld::State::meet(double timeout_s) {
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &world);
 
   MPI_Comm local = MPI_COMM_NULL;
-  MPI_Comm_split_type(state.comm, MPI_COMM_TYPE_SHARED, state.rank, MPI_INFO_NULL, &local);
+  MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local);
   int neighbours = 0;
   MPI_Comm_size(local, &neighbours);
   MPI_Comm_free(&local);
-  state.may_spin = neighbours <= core_count();
+  may_spin = neighbours <= core_count();
 
   std::array<char, 4096> address{};
-  if (state.rank == 0) {
-    state.listener = std::make_unique<ControlListener>();
-    state.listener->address().copy(address.data(), address.size() - 1);
+  if (rank == 0) {
+    listener = std::make_unique<ControlListener>();
+    listener->address().copy(address.data(), address.size() - 1);
   }
-  check_mpi(MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_CHAR, 0, state.comm),
+  check_mpi(MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_CHAR, 0, comm),
             "address of rank 0");
-  state.control =
-      state.rank == 0
-          ? std::make_unique<Control>(0, state.world, *state.listener, timeout_s)
-          : std::make_unique<Control>(state.rank, state.world, address.data(), timeout_s);
+  control = rank == 0 ? std::make_unique<Control>(0, world, *listener, timeout_s)
+                      : std::make_unique<Control>(rank, world, address.data(), timeout_s);
 }
 
 MpiWorld::~MpiWorld() {
@@ -455,7 +474,8 @@ MpiWorld::~MpiWorld() {
   const bool failed = state.control->failed();
   if (!failed) {
     MPI_Comm_free(&state.comm);
-    MPI_Finalize();  // before the control connections: a rank that ends early is not missed
+    // Before the control connections end: a rank that leaves early is not missed.
+    if (state.initialised) MPI_Finalize();
   }
 }
 

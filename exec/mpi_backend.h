@@ -9,6 +9,12 @@
 
 namespace refit {
 
+/// A communicator of the caller, without mpi.h: the address of an MPI_Comm, or a Fortran handle.
+struct MpiCommunicator {
+  const void* address = nullptr;
+  int fortran = 0;
+};
+
 /// One process per rank, host memory, plain MPI-3: non-blocking sends and receives on a communicator
 /// per channel, tagged with the step.
 ///
@@ -26,7 +32,9 @@ class MpiWorld {
   /// Initialises MPI. Rank r of the world is process `process_of[r]` of MPI_COMM_WORLD; empty: they
   /// are equal. Throws Error when that is no permutation of the processes.
   MpiWorld(const std::vector<int32_t>& process_of, double timeout_s);
-  /// Finalises MPI, unless the world has failed.
+  /// On the ranks of an initialised MPI's communicator, which is duplicated.
+  MpiWorld(const MpiCommunicator& communicator, double timeout_s);
+  /// Finalises the MPI that it has initialised, unless the world has failed.
   ~MpiWorld();
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;

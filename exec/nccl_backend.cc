@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kLeastRegistered = int64_t{1} << 20;  // smaller ranges cost more than they save
-constexpr int32_t kMostCtas = 32;                       // what one NVLink peer can use (FABRIC 3.3)
+constexpr int32_t kMostCtas = 32;  // of a kernel, as many as one NVLink peer can use
 
 int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -264,6 +264,10 @@ std::byte* NcclBackend::allocate(int64_t bytes) {
   std::byte* at = state_->gpu.allocate(bytes);
   state_->memory.emplace_back(at, bytes);
   return at;
+}
+
+void NcclBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  state_->gpu.copy(to, from, bytes);
 }
 
 // Binding

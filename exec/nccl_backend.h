@@ -26,7 +26,7 @@ struct NcclOptions {
   double timeout_s = 30;
   bool graph = true;
   bool register_buffers = true;
-  int32_t net_channels_per_peer = 4;  // FABRIC: a 400 Gb/s NIC needs 4
+  int32_t net_channels_per_peer = 4;  // what a 400 Gb/s NIC needs (docs/clusters.md)
 };
 
 class NcclBackend final : public Backend {
@@ -42,6 +42,8 @@ class NcclBackend final : public Backend {
   int32_t rank() const override;
   int32_t world() const override;
   std::byte* allocate(int64_t bytes) override;
+  bool in_host_memory() const override { return false; }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void bind(std::span<const Group> groups) override;
   bool begin_replay() override;
   void post(const Group& group) override;

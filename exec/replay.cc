@@ -62,6 +62,50 @@ std::vector<PeerReport> list_peers(const Program& program, int32_t rank,
   return list;
 }
 
+/// The values that a rank sends and expects. Where its buffers are not in host memory, made and
+/// compared in a copy of them.
+class Values {
+ public:
+  Values(const Plan& plan, Backend& backend, const Executor::Buffers& buffers)
+      : plan_(plan),
+        backend_(backend),
+        bytes_(backend.in_host_memory() ? 0 : memory_use(plan, backend.rank()).buffers),
+        shadow_(bytes_),
+        here_(buffers) {
+    if (bytes_ == 0) return;
+    // allocate_buffers cuts one block, train first.
+    for (const auto* side : {&buffers.gen, &buffers.train}) {
+      for (std::byte* buffer : *side) {
+        if (buffer != nullptr && (block_ == nullptr || buffer < block_)) block_ = buffer;
+      }
+    }
+    for (auto* side : {&here_.train, &here_.gen}) {
+      for (std::byte*& buffer : *side) {
+        if (buffer != nullptr) buffer = shadow_.data() + (buffer - block_);
+      }
+    }
+  }
+
+  void fill(int64_t round) {
+    fill_train(plan_, backend_.rank(), here_, round);
+    poison_gen(plan_, backend_.rank(), here_, round);
+    if (bytes_ > 0) backend_.copy(block_, shadow_.data(), bytes_);
+  }
+
+  int64_t verify(int64_t round) {
+    if (bytes_ > 0) backend_.copy(shadow_.data(), block_, bytes_);
+    return verify_gen(plan_, backend_.rank(), here_, round);
+  }
+
+ private:
+  const Plan& plan_;
+  Backend& backend_;
+  const int64_t bytes_;  // of the shadow
+  Mapping shadow_;
+  std::byte* block_ = nullptr;
+  Executor::Buffers here_;
+};
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -97,8 +141,10 @@ RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& 
   const Program& program = plan.programs[static_cast<size_t>(rank)];
   RankReport report;
   report.rank = rank;
-  report.steps = list_steps(program, rank);
+  // The host sees when a step of a device is enqueued, not when it runs.
+  if (backend.in_host_memory()) report.steps = list_steps(program, rank);
   const Executor::Buffers buffers = allocate_buffers(plan, backend);
+  Values values(plan, backend, buffers);
   const Clock::time_point start = Clock::now();
   Weights weights;
   Executor executor(plan, backend, buffers, {}, &weights);
@@ -107,10 +153,7 @@ RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& 
   report.buffer_bytes = memory_use(plan, rank).buffers;
   const int32_t warm_up = options.iterations > 1 ? 1 : 0;
   for (int32_t iteration = 0; iteration < options.iterations; ++iteration) {
-    if (iteration == 0 || options.verify) {
-      fill_train(plan, rank, buffers, iteration);
-      poison_gen(plan, rank, buffers, iteration);
-    }
+    if (iteration == 0 || options.verify) values.fill(iteration);
     ReplayTimes times;
     try {
       times = executor.run();
@@ -123,8 +166,8 @@ RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& 
     report.seconds.push_back(times.refit_s);
     report.bytes_received = times.bytes_received;
     report.bytes_copied = times.bytes_copied;
-    if (options.verify) report.verified_bytes = verify_gen(plan, rank, buffers, iteration);
-    if (iteration >= warm_up) {
+    if (options.verify) report.verified_bytes = values.verify(iteration);
+    if (iteration >= warm_up && !report.steps.empty()) {
       const double share = 1.0 / (options.iterations - warm_up);
       for (size_t s = 0; s < report.steps.size(); ++s) {
         report.steps[s].times.begin_s += share * executor.step_times()[s].begin_s;
@@ -133,7 +176,7 @@ RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& 
     }
     if (rank == 0 && options.progress) options.progress(iteration);
   }
-  report.peers = list_peers(program, rank, report.steps);
+  if (!report.steps.empty()) report.peers = list_peers(program, rank, report.steps);
   return report;
 }
 

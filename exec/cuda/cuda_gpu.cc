@@ -1,10 +1,9 @@
 #include "exec/cuda/cuda_gpu.h"
 
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -230,17 +229,36 @@ class CudaGpu final : public GpuApi {
 int32_t count_cuda_devices() {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) {
-    fail("cuda", error == cudaSuccess ? "no device" : std::string(cudaGetErrorString(error)),
-         "a GPU with its driver (libcuda.so.1), and CUDA_VISIBLE_DEVICES that shows it");
+  if (error == cudaSuccess && devices > 0) return devices;
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  const std::string found = driver == nullptr      ? "no driver (libcuda.so.1)"
+                            : error == cudaSuccess ? "no device"
+                                                   : std::string(cudaGetErrorString(error));
+  if (driver != nullptr) dlclose(driver);
+  fail("backend nccl", found, "a GPU with its driver on this host, shown by CUDA_VISIBLE_DEVICES");
+}
+
+int32_t current_cuda_device() {
+  count_cuda_devices();
+  int device = 0;
+  REFIT_CUDA_CALL(cudaGetDevice(&device));
+  return device;
+}
+
+CommPlace find_comm_place(void* communicator) {
+  CommPlace place;
+  const NcclLibrary& nccl = nccl_library();
+  if (nccl.ncclCommUserRank(comm_of(communicator), &place.rank) != ncclSuccess ||
+      nccl.ncclCommCount(comm_of(communicator), &place.world) != ncclSuccess) {
+    fail("communicator", "none that NCCL knows", "an ncclComm_t");
   }
-  return devices;
+  return place;
 }
 
 std::unique_ptr<GpuApi> make_cuda_gpu(int32_t device) {
   const int32_t devices = count_cuda_devices();
   if (device < 0 || device >= devices) {
-    fail("device", std::to_string(device),
+    fail("backend nccl", fmt::format("device {}", device),
          fmt::format("0..{}: this process sees {} GPU{}", devices - 1, devices,
                      devices == 1 ? "" : "s"));
   }

@@ -19,14 +19,14 @@ NcclLibrary open_library() {
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* reason = dlerror();
-    fail("nccl", reason == nullptr ? "no " + file : reason,
+    fail("backend nccl", reason == nullptr ? "no " + file : reason,
          "NCCL 2.19 or later (REFIT_NCCL_LIBRARY names its file)");
   }
   NcclLibrary library;
   const auto find = [&](auto& function, const char* name, bool needed) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
     if (function == nullptr && needed) {
-      fail("nccl", fmt::format("{} without {}", file, name), "NCCL 2.19 or later");
+      fail("backend nccl", fmt::format("{} without {}", file, name), "NCCL 2.19 or later");
     }
   };
 #define REFIT_FIND(name) find(library.name, #name, true)
@@ -52,7 +52,7 @@ NcclLibrary open_library() {
   find(library.ncclCommDeregister, "ncclCommDeregister", false);
   library.ncclGetVersion(&library.version);
   if (library.version < kOldestNccl) {
-    fail("nccl", fmt::format("{} of version {}", file, print_nccl_version(library.version)),
+    fail("backend nccl", fmt::format("{} of version {}", file, print_nccl_version(library.version)),
          "NCCL 2.19 or later");
   }
   return library;

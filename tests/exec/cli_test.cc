@@ -150,7 +150,11 @@ TEST_F(RefitExec, RefusesBadUsage) {
 #ifndef REFIT_HAVE_MPI
       {good + " --backend mpi", "this build has no mpi backend; it has: host"},
 #endif
+#ifdef REFIT_HAVE_NCCL
+      {good + " --backend nccl", "backend nccl: found no "},  // driver, device
+#else
       {good + " --backend nccl", "this build has no nccl backend; it has: host"},
+#endif
       {good + " --backend gpu", "--backend"},
       {good + " --rank-map map.txt", "--rank-map"},
       {good + " --iterations 0", "--iterations"},

@@ -6,12 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
 #include "exec/executor.h"
+#include "exec/nccl_replay.h"
 #include "exec/verify.h"
+#include "plans/plan_io.h"
 #include "sim/search/search.h"
 #include "tests/exec/fake_gpu.h"
 #include "tests/exec/test_plans.h"
@@ -393,6 +397,70 @@ TEST(NcclOnTestDouble, AfterAnAbortNothingRuns) {
   }
   threads.clear();
   for (const std::string& error : again) EXPECT_EQ(error, "rank 0: stop");
+}
+
+/// Runs `refit-exec --backend nccl` but for its command line, a thread a rank; `path` by rank.
+std::vector<std::string> replay_files(const std::vector<std::string>& paths,
+                                      std::optional<NcclOutcome>* outcome) {
+  const auto world = static_cast<int32_t>(paths.size());
+  Meeting meeting(world);
+  FakeCluster cluster(world);
+  std::vector<std::string> errors(paths.size());
+  std::vector<std::jthread> threads;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto index = static_cast<size_t>(rank);
+      MeetingBootstrap bootstrap(meeting, rank);
+      try {
+        ReplayOptions how;
+        how.verify = true;
+        auto mine = replay_on_nccl(paths[index], cluster.gpu(rank), bootstrap, how, {});
+        EXPECT_EQ(mine.has_value(), rank == 0);
+        if (mine) *outcome = std::move(mine);
+      } catch (const std::exception& error) {
+        errors[index] = error.what();
+      }
+      cluster.leave(rank);
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(cluster.use(), FakeCluster::Use{});
+  return errors;
+}
+
+TEST(NcclReplay, VerifiesAPlanFileAndComparesWhatRanksSay) {
+  std::string folder = ::testing::TempDir() + "refit_nccl_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const std::string good = folder + "/good.plan", other = folder + "/other.plan";
+  const Plan plan = plain_plan();
+  save_plan(plan, good);
+  Plan another = plan;
+  another.seed = 1;
+  save_plan(another, other);
+
+  std::optional<NcclOutcome> outcome;
+  expect_no_errors(replay_files(std::vector<std::string>(8, good), &outcome));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->report.verified_bytes, 24 * 48 * 2);
+  EXPECT_EQ(outcome->report.bytes_wire, 24 * 48 * 2);
+  EXPECT_EQ(outcome->report.seconds.size(), 3U);
+  EXPECT_TRUE(outcome->setup.graph);
+  EXPECT_GT(outcome->setup.sweeps, 0);
+
+  std::vector<std::string> paths(8, good);
+  paths[5] = other;
+  for (const std::string& error : replay_files(paths, &outcome)) {
+    EXPECT_TRUE(contains_text(error, "digest of rank 5")) << error;
+  }
+  paths[5] = folder + "/none.plan";
+  for (const std::string& error : replay_files(paths, &outcome)) {
+    EXPECT_TRUE(contains_text(error, "rank 5: ")) << error;
+    EXPECT_TRUE(contains_text(error, "none.plan")) << error;
+  }
+  for (const std::string& error : replay_files(std::vector<std::string>(7, good), &outcome)) {
+    EXPECT_TRUE(contains_text(error, "processes: found 7, expected 8")) << error;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(FakeClusterItself, HoldsUsersToTheRules) {
