@@ -42,6 +42,8 @@ struct BootstrapOptions {
   // `address` names, never to all of them unless told ("0.0.0.0").
   std::string address, bind_address;
   int32_t port = 0;
+  /// On rank 0, when it listens; with port 0 on a free one.
+  std::function<void(int32_t port)> announce;
 
   std::string folder;  // file: a folder that all ranks see; used when it is not empty
 

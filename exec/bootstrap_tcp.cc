@@ -419,7 +419,10 @@ bool TcpBootstrap::admit(Link& link, const std::string& nonce) {
 }
 
 void TcpBootstrap::meet_all() {
-  if (options_.world == 1) return;
+  if (options_.world == 1) {
+    if (options_.announce) options_.announce(options_.port);
+    return;
+  }
   const std::string& host =
       options_.bind_address.empty() ? options_.address : options_.bind_address;
   const Address address = resolve_address(host, options_.port);
@@ -430,6 +433,15 @@ void TcpBootstrap::meet_all() {
              address.length) != 0 ||
       ::listen(listener.socket(), 1024) != 0) {
     throw system_error(fmt::format("rank 0 cannot listen on {} port {}", host, options_.port));
+  }
+
+  if (options_.announce) {
+    sockaddr_storage bound{};
+    socklen_t length = sizeof bound;
+    getsockname(listener.socket(), reinterpret_cast<sockaddr*>(&bound), &length);
+    options_.announce(ntohs(bound.ss_family == AF_INET6
+                                ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
+                                : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port));
   }
 
   struct Stranger {

@@ -15,7 +15,7 @@ struct CommSettings {
 };
 
 /// The calls of the CUDA runtime and of NCCL that the nccl backend needs, one method a call: one
-/// object for one device, used by one thread. exec/cuda/ has the real one; tests have a double
+/// object for one device, used by one thread at a time. exec/cuda/ has the real one; tests have a double
 /// (tests/exec/fake_gpu.h). All throw Error (kWork) that names the call and the library's reason.
 class GpuApi {
  public:
@@ -25,6 +25,9 @@ class GpuApi {
   using Comm = void*;
 
   virtual ~GpuApi() = default;
+
+  /// Makes the device that of the calling thread: before calls from a thread that may have changed it.
+  virtual void make_current() = 0;
 
   /// Device and versions, for reports: "NVIDIA H100 80GB HBM3, CUDA 13.0, NCCL 2.28.9".
   virtual std::string describe() const = 0;

@@ -24,6 +24,7 @@
 #include "exec/report.h"
 #include "plans/plan_io.h"
 #ifdef REFIT_HAVE_MPI
+#include "exec/mpi_bootstrap.h"
 #include "exec/mpi_replay.h"
 #endif
 #ifdef REFIT_HAVE_NCCL
@@ -62,6 +63,26 @@ struct Options {
 
 bool is_terminal() { return isatty(STDERR_FILENO) != 0; }
 
+#ifdef REFIT_HAVE_NCCL
+/// By MPI where REFIT_BOOTSTRAP says so, else as the environment of the launcher has it.
+std::unique_ptr<Bootstrap> meet(double timeout_s, int32_t* device) {
+  const char* way = std::getenv("REFIT_BOOTSTRAP");
+  if (way != nullptr && std::string(way) == "mpi") {
+#ifdef REFIT_HAVE_MPI
+    MpiMeeting meeting = meet_by_mpi(std::max(timeout_s, 60.0));
+    *device = meeting.local_rank;
+    return std::move(meeting.bootstrap);
+#else
+    fail("REFIT_BOOTSTRAP", "mpi", "another way: this build has no MPI");
+#endif
+  }
+  BootstrapOptions options = read_bootstrap_environment(&std::getenv);
+  options.timeout_s = std::max(timeout_s, 60.0);
+  *device = options.local_rank;
+  return make_bootstrap(options);
+}
+#endif
+
 std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& how) {
   Outcome outcome;
   outcome.backend = options.backend;
@@ -88,11 +109,11 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
 #endif
 #ifdef REFIT_HAVE_NCCL
   if (options.backend == "nccl") {
-    count_cuda_devices();  // what is missing here is said before anyone is waited for
-    BootstrapOptions meeting = read_bootstrap_environment(&std::getenv);
-    const std::unique_ptr<GpuApi> gpu = make_cuda_gpu(meeting.local_rank);
-    meeting.timeout_s = std::max(meeting.timeout_s, how.timeout_s);
-    const std::unique_ptr<Bootstrap> bootstrap = make_bootstrap(meeting);
+    const int32_t devices = count_cuda_devices();  // before anyone is waited for
+    int32_t device = 0;
+    const std::unique_ptr<Bootstrap> bootstrap = meet(how.timeout_s, &device);
+    // Where a launcher shows each process only its own GPU, that is device 0.
+    const std::unique_ptr<GpuApi> gpu = make_cuda_gpu(devices == 1 ? 0 : device);
     NcclOptions nccl;
     nccl.timeout_s = how.timeout_s;
     std::optional<NcclOutcome> done = replay_on_nccl(options.plan, *gpu, *bootstrap, how, nccl);

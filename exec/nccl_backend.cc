@@ -68,6 +68,7 @@ struct NcclBackend::State {
   void upload(std::vector<DeviceStep>& steps);
   void register_memory();
   void connect();
+  void gather(int64_t bytes);
 
   template <typename Done>
   void wait_until(const Done& done);
@@ -230,6 +231,9 @@ void NcclBackend::State::make_comms(const Plan& plan, GpuApi::Comm parent) {
     settle(control);
     settle(channel.comm);
   }
+  // Making one may put those made before it back in progress.
+  for (const ChannelState& channel : channels) settle(channel.comm);
+  settle(control);
 }
 
 NcclBackend::NcclBackend(GpuApi& gpu, const Plan& plan, int32_t rank, Bootstrap* bootstrap,
@@ -242,6 +246,8 @@ NcclBackend::NcclBackend(GpuApi& gpu, const Plan& plan, int32_t rank, Bootstrap*
   state.origin = gpu.make_stream();
   state.start = gpu.make_event();
   state.make_comms(plan, parent);
+  state.gathered_bytes = state.world + 1;  // what barriers need
+  state.gathered = allocate(state.gathered_bytes);
   state.markers = gpu.allocate_host(kAlignment * std::max<int64_t>(std::ssize(plan.channels), 1));
   for (size_t c = 0; c < state.channels.size(); ++c) {
     ChannelState& channel = state.channels[c];
@@ -376,6 +382,7 @@ void NcclBackend::State::connect() {
 void NcclBackend::bind(std::span<const Group> groups) {
   State& state = *state_;
   REFIT_CHECK(state.steps.empty());
+  state.gpu.make_current();
   state.groups = groups;
   state.steps.resize(groups.size());
   std::vector<int64_t> packing(state.channels.size());
@@ -432,6 +439,7 @@ void NcclBackend::bind(std::span<const Group> groups) {
 // Replaying
 
 void NcclBackend::begin_after(GpuApi::Stream stream) {
+  state_->gpu.make_current();
   // The event is used again by begin_replay: the wait refers to this record of it.
   state_->gpu.record(state_->start, stream);
   state_->gpu.wait(state_->origin, state_->start);
@@ -440,6 +448,7 @@ void NcclBackend::begin_after(GpuApi::Stream stream) {
 bool NcclBackend::begin_replay() {
   State& state = *state_;
   state.refuse_aborted();
+  state.gpu.make_current();
   state.posted.clear();
   for (const ChannelState& channel : state.channels) {
     *static_cast<volatile int32_t*>(channel.marker) = 0;
@@ -512,12 +521,25 @@ void NcclBackend::end_replay() {
   state.replaying = false;
 }
 
-void NcclBackend::barrier() { all_gather("b"); }
+void NcclBackend::barrier() {
+  State& state = *state_;
+  state.refuse_aborted();
+  state.gpu.make_current();
+  state.gather(1);
+}
+
+/// Gathers `bytes` bytes of every rank behind the first `bytes` of the buffer.
+void NcclBackend::State::gather(int64_t bytes) {
+  gpu.all_gather(gathered, gathered + bytes, bytes, control, origin);
+  settle(control);
+  wait_until([&] { return gpu.is_done(origin); });
+}
 
 std::vector<std::string> NcclBackend::all_gather(const std::string& mine) {
   State& state = *state_;
   GpuApi& gpu = state.gpu;
   state.refuse_aborted();
+  gpu.make_current();
   const int64_t bytes = std::ssize(mine);
   REFIT_CHECK(bytes > 0);
   const int64_t needed = bytes * (state.world + 1);
@@ -526,9 +548,7 @@ std::vector<std::string> NcclBackend::all_gather(const std::string& mine) {
     state.gathered_bytes = needed;
   }
   gpu.copy(state.gathered, reinterpret_cast<const std::byte*>(mine.data()), bytes);
-  gpu.all_gather(state.gathered, state.gathered + bytes, bytes, state.control, state.origin);
-  state.settle(state.control);
-  state.wait_until([&] { return gpu.is_done(state.origin); });
+  state.gather(bytes);
   std::string all(static_cast<size_t>(bytes * state.world), '\0');
   gpu.copy(reinterpret_cast<std::byte*>(all.data()), state.gathered + bytes, std::ssize(all));
   std::vector<std::string> blobs;
@@ -543,6 +563,14 @@ void NcclBackend::abort(const std::string& reason) {
   if (!state.aborted.empty()) return;
   state.aborted = reason.empty() ? fmt::format("rank {} has aborted", state.rank) : reason;
   if (state.bootstrap != nullptr) state.bootstrap->publish_failure(state.aborted);
+  if (state.capturing) {
+    state.capturing = false;
+    try {
+      state.gpu.destroy_graph(state.gpu.end_capture(state.origin));
+    } catch (const Error&) {
+      // Nobody has joined the streams back: that ends the capture as well.
+    }
+  }
   // Ends kernels that wait for peers; those of the peers end when their own hosts abort.
   for (ChannelState& channel : state.channels) {
     if (channel.comm != nullptr) state.gpu.abort_comm(channel.comm);

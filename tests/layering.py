@@ -20,7 +20,9 @@ ALLOWED = {
     "sim/report": ["base", "plans", "sim/fabric", "sim/cost", "sim/simulator", "sim/search"],
     "sim/cli": ["base", "plans", "sim/model", "sim/layout", "sim/fabric", "sim/cost", "sim/simulator", "sim/search", "sim/report"],
     "sim": ["base", "plans", "sim/cli", "sim/search"],
-    "exec": ["base", "plans"],
+    "exec": ["base", "plans", "exec/cuda"],  # exec/cuda: the programs and the C API, to make a device
+    "exec/cuda": ["base", "plans", "exec"],
+    "exec/examples": ["exec"],
 }
 # The simulator is a second opinion: no closed-form estimate, no bound.
 FORBIDDEN = {("sim/simulator", "sim/cost/estimate.h"), ("sim/simulator", "sim/cost/bound.h")}

@@ -28,9 +28,13 @@ ncclComm_t comm_of(GpuApi::Comm comm) { return static_cast<ncclComm_t>(comm); }
 class CudaGpu final : public GpuApi {
  public:
   explicit CudaGpu(int32_t device) : device_(device), nccl_(nccl_library()) {
-    REFIT_CUDA_CALL(cudaSetDevice(device));
+    make_current();
     REFIT_CUDA_CALL(count_copy_blocks(&copy_blocks_));
+    REFIT_CUDA_CALL(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   }
+  ~CudaGpu() override { cudaStreamDestroy(copies_); }
+
+  void make_current() override { REFIT_CUDA_CALL(cudaSetDevice(device_)); }
 
   std::string describe() const override {
     cudaDeviceProp properties{};
@@ -62,7 +66,10 @@ class CudaGpu final : public GpuApi {
   }
   void release_host(std::byte* memory) override { REFIT_CUDA_CALL(cudaFreeHost(memory)); }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
-    REFIT_CUDA_CALL(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault));
+    // Not on the default stream, which would wait for whatever the framework has on its streams.
+    REFIT_CUDA_CALL(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, copies_));
+    REFIT_CUDA_CALL(cudaStreamSynchronize(copies_));
   }
 
   Stream make_stream() override {
@@ -222,6 +229,7 @@ class CudaGpu final : public GpuApi {
   const int32_t device_;
   const NcclLibrary& nccl_;
   int32_t copy_blocks_ = 0;
+  cudaStream_t copies_ = nullptr;
 };
 
 }  // namespace

@@ -64,6 +64,7 @@ class Recorder final : public Backend {
 class NoGpu final : public GpuApi {
  public:
   int64_t calls = 0;
+  void make_current() override {}
   std::string describe() const override { return "none"; }
   int32_t multiprocessors() const override { return 132; }
   std::byte* allocate(int64_t bytes) override { return memory_.emplace_back(bytes).data(); }

@@ -107,6 +107,7 @@ struct FakeCluster::State {
     std::map<std::byte*, std::vector<std::byte>> memory;
     int32_t ctas = 0;
     int64_t polls = 0, polled_at = -1;
+    int64_t groups_left = -1;  // until its device breaks; -1: it does not
     bool gone = false;
   };
   struct Split {
@@ -339,6 +340,7 @@ class FakeCluster::Device final : public GpuApi {
  public:
   Device(State& state, int32_t rank) : state_(state), rank_(rank) {}
 
+  void make_current() override {}
   std::string describe() const override { return "test double of CUDA and NCCL"; }
   int32_t multiprocessors() const override { return state_.multiprocessors; }
 
@@ -465,15 +467,15 @@ class FakeCluster::Device final : public GpuApi {
         }
       }
     }
-    for (size_t b = 0; b < reached.size(); ++b) {
-      if (reached[b] != std::ssize(graph->branches[b])) refuse("a captured stream is not joined");
-    }
     graph->capturing = false;
     for (auto& [key, other] : own().streams) {
       if (other->capture == graph) {
         other->capture = nullptr;
         other->branch = -1;
       }
+    }
+    for (size_t b = 0; b < reached.size(); ++b) {
+      if (reached[b] != std::ssize(graph->branches[b])) refuse("a captured stream is not joined");
     }
     ++state_.use.graphs;
     return new std::shared_ptr<FakeGraph>(graph);
@@ -569,6 +571,11 @@ class FakeCluster::Device final : public GpuApi {
     const std::lock_guard lock(state_.mutex);
     if (!in_group_) refuse("the end of no group");
     in_group_ = false;
+    if (own().groups_left == 0) {
+      group_ = {};
+      refuse(fmt::format("the device of rank {} is broken", rank_));
+    }
+    if (own().groups_left > 0) --own().groups_left;
     if (group_.transfers.empty()) return;
     FakeComm& comm = *group_.comm;
     std::set<std::pair<bool, int32_t>> seen;
@@ -731,6 +738,11 @@ GpuApi& FakeCluster::gpu(int32_t rank) { return *state_->devices[static_cast<siz
 void FakeCluster::leave(int32_t rank) {
   const std::lock_guard lock(state_->mutex);
   state_->at(rank).gone = true;
+}
+
+void FakeCluster::break_device(int32_t rank, int64_t groups) {
+  const std::lock_guard lock(state_->mutex);
+  state_->at(rank).groups_left = groups;
 }
 
 FakeCluster::Use FakeCluster::use() const {

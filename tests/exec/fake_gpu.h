@@ -33,6 +33,9 @@ class FakeCluster {
   /// The rank's thread polls no more: it has died, or is done.
   void leave(int32_t rank);
 
+  /// From now on the rank's ends of groups fail, after `groups` that do not.
+  void break_device(int32_t rank, int64_t groups);
+
   /// What is alive over all ranks, to see that nothing grows.
   struct Use {
     int64_t allocations = 0, bytes = 0, streams = 0, events = 0, graphs = 0, comms = 0,

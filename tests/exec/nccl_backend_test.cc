@@ -358,6 +358,21 @@ TEST(NcclOnTestDouble, RankThatFailsGivesAllTheSameReason) {
   }
 }
 
+TEST(NcclOnTestDouble, DeviceThatBreaksInAReplayIsTheReasonOfAll) {
+  for (const int32_t when : {0, 1}) {  // enqueued, captured
+    const Plan plan = plain_plan();
+    FakeCluster cluster(8);
+    Job job;
+    job.before = [&](int32_t rank, int32_t iteration, Bootstrap&) {
+      if (rank == 1 && iteration == when) cluster.break_device(1, 0);
+    };
+    for (const std::string& error : replay(plan, cluster, job)) {
+      EXPECT_EQ(error, "test double: the device of rank 1 is broken") << "iteration " << when;
+    }
+    EXPECT_EQ(cluster.use(), FakeCluster::Use{}) << "iteration " << when;
+  }
+}
+
 TEST(NcclOnTestDouble, RankThatStaysAwayTimesOutAndIsNamedByItsPeers) {
   // Rank 7 is busy elsewhere for longer than the timeout: it neither fails nor polls.
   const Plan plan = plain_plan();
@@ -500,6 +515,12 @@ TEST(FakeClusterItself, HoldsUsersToTheRules) {
   gpu.wait(b, event);
   gpu.launch_copies({}, nullptr, 0, b);
   refused([&] { gpu.end_capture(a); }, "not joined");
+  EXPECT_TRUE(gpu.is_done(a));  // that was the end of the capture
+
+  gpu.begin_capture(a);
+  gpu.record(event, a);
+  gpu.wait(b, event);
+  gpu.launch_copies({}, nullptr, 0, b);
   gpu.record(event, b);
   gpu.wait(a, event);
   gpu.destroy_graph(gpu.end_capture(a));

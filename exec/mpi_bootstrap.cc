@@ -1,0 +1,118 @@
+#include "exec/mpi_bootstrap.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+#include <openssl/rand.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+
+namespace refit {
+
+namespace {
+
+/// What rank 0 tells the others; port 0 when it cannot listen.
+struct Invitation {
+  std::array<char, 256> address{};
+  std::array<char, 33> token{};
+  int32_t port = 0;
+};
+
+class MpiBootstrap final : public Bootstrap {
+ public:
+  MpiBootstrap(std::unique_ptr<Bootstrap> inner, bool initialised)
+      : inner_(std::move(inner)), initialised_(initialised) {}
+  ~MpiBootstrap() override {
+    const bool failed = !inner_->failure().empty();
+    inner_.reset();
+    if (initialised_ && !failed) MPI_Finalize();
+  }
+  int32_t rank() const override { return inner_->rank(); }
+  int32_t world() const override { return inner_->world(); }
+  std::vector<std::string> all_gather(std::string_view mine) override {
+    return inner_->all_gather(mine);
+  }
+  void publish_failure(const std::string& reason) override { inner_->publish_failure(reason); }
+  std::string failure() override { return inner_->failure(); }
+
+ private:
+  std::unique_ptr<Bootstrap> inner_;
+  const bool initialised_;  // by us
+};
+
+std::string fresh_token() {
+  std::array<unsigned char, 16> bytes{};
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
+    throw Error("bootstrap: no random numbers", ErrorKind::kWork);
+  }
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
+
+std::string own_address() {
+  for (const char* name : {"REFIT_MASTER_ADDR", "REFIT_BIND_ADDR"}) {
+    if (const char* address = std::getenv(name)) return address;
+  }
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+void share(Invitation& invitation) {
+  MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, MPI_COMM_WORLD);
+}
+
+}  // namespace
+
+MpiMeeting meet_by_mpi(double timeout_s) {
+  int initialised = 0, level = 0;
+  MPI_Initialized(&initialised);
+  if (initialised == 0) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
+  BootstrapOptions options;
+  MPI_Comm_rank(MPI_COMM_WORLD, &options.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &options.world);
+  options.timeout_s = timeout_s;
+  MpiMeeting meeting;
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, options.rank, MPI_INFO_NULL, &host);
+  MPI_Comm_rank(host, &meeting.local_rank);
+  MPI_Comm_free(&host);
+
+  Invitation invitation;
+  if (options.rank == 0) {
+    options.address = own_address();
+    options.token = fresh_token();
+    if (const char* bind = std::getenv("REFIT_BIND_ADDR")) options.bind_address = bind;
+    options.address.copy(invitation.address.data(), invitation.address.size() - 1);
+    options.token.copy(invitation.token.data(), invitation.token.size() - 1);
+    bool shared = false;
+    options.announce = [&](int32_t port) {
+      invitation.port = port;
+      shared = true;
+      share(invitation);
+    };
+    try {
+      meeting.bootstrap = make_tcp_bootstrap(options);
+    } catch (const std::exception&) {
+      if (!shared) share(invitation);
+      throw;
+    }
+  } else {
+    share(invitation);
+    if (invitation.port == 0) throw Error("rank 0 cannot listen", ErrorKind::kWork);
+    options.address = invitation.address.data();
+    options.token = invitation.token.data();
+    options.port = invitation.port;
+    meeting.bootstrap = make_tcp_bootstrap(options);
+  }
+  meeting.bootstrap =
+      std::make_unique<MpiBootstrap>(std::move(meeting.bootstrap), initialised == 0);
+  return meeting;
+}
+
+}  // namespace refit
