@@ -1,7 +1,9 @@
-# What `cmake --install` and the Debian package bring: programs, named models and fabrics, manual pages and completions.
+# What `cmake --install` and the Debian package bring: programs, the C API, named models and fabrics, manual pages and completions.
 include(GNUInstallDirs)
 
 install(TARGETS refit refit-exec RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS refit_exec_api LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES exec/refit_exec.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY models topologies DESTINATION ${CMAKE_INSTALL_DATADIR}/refit FILES_MATCHING PATTERN "*.yaml")
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

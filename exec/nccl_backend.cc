@@ -26,6 +26,8 @@ constexpr int32_t kMostCtas = 32;  // of a kernel, as many as one NVLink peer ca
 
 int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+constexpr std::chrono::seconds kDrainTime(5);
+
 /// A step as it is enqueued; peers are ranks of the channel's communicator.
 struct BoundStep {
   TableView before, after;
@@ -69,6 +71,7 @@ struct NcclBackend::State {
   void register_memory();
   void connect();
   void gather(int64_t bytes);
+  void drain();
 
   template <typename Done>
   void wait_until(const Done& done);
@@ -579,6 +582,23 @@ void NcclBackend::abort(const std::string& reason) {
   if (state.control != nullptr) state.gpu.abort_comm(state.control);
   state.control = nullptr;
   state.registered.clear();
+  state.drain();
+}
+
+/// After an abort nothing waits for peers any more: what is on the streams runs to its end, so that
+/// nothing touches the caller's memory later.
+void NcclBackend::State::drain() {
+  const Clock::time_point deadline = Clock::now() + kDrainTime;
+  std::vector<GpuApi::Stream> streams = {origin};
+  for (const ChannelState& channel : channels) streams.push_back(channel.stream);
+  try {
+    for (const GpuApi::Stream stream : streams) {
+      if (stream == nullptr) continue;
+      while (!gpu.is_done(stream) && Clock::now() < deadline) std::this_thread::yield();
+    }
+  } catch (const Error&) {
+    // The device itself has failed: it touches nothing.
+  }
 }
 
 }  // namespace refit

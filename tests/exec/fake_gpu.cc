@@ -358,6 +358,10 @@ class FakeCluster::Device final : public GpuApi {
     const std::lock_guard lock(state_.mutex);
     const auto block = own().memory.find(memory);
     if (block == own().memory.end()) refuse("release of what was not allocated");
+    state_.advance();  // a real release waits for the device
+    for (const auto& [key, stream] : own().streams) {
+      if (!stream->ops.empty()) refuse("a release that waits for work that does not end");
+    }
     --state_.use.allocations;
     state_.use.bytes -= std::ssize(block->second) - 256;
     own().memory.erase(block);
@@ -382,7 +386,7 @@ class FakeCluster::Device final : public GpuApi {
   }
   void destroy_stream(Stream stream) override {
     const std::lock_guard lock(state_.mutex);
-    find(stream);
+    if (!find(stream)->ops.empty()) refuse("a stream is destroyed while it works");
     own().streams.erase(static_cast<FakeStream*>(stream));
     --state_.use.streams;
   }
