@@ -248,7 +248,12 @@ NcclBackend::NcclBackend(GpuApi& gpu, const Plan& plan, int32_t rank, Bootstrap*
   state.channels.resize(plan.channels.size());
   state.origin = gpu.make_stream();
   state.start = gpu.make_event();
-  state.make_comms(plan, parent);
+  try {
+    state.make_comms(plan, parent);
+  } catch (const std::exception& error) {
+    abort(error.what());  // those that are half made
+    throw;
+  }
   state.gathered_bytes = state.world + 1;  // what barriers need
   state.gathered = allocate(state.gathered_bytes);
   state.markers = gpu.allocate_host(kAlignment * std::max<int64_t>(std::ssize(plan.channels), 1));

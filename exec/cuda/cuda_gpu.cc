@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -196,7 +197,11 @@ class CudaGpu final : public GpuApi {
   void abort_comm(Comm comm) override { nccl_.ncclCommAbort(comm_of(comm)); }
   void destroy_comm(Comm comm) override {
     check(nccl_.ncclCommFinalize(comm_of(comm)), "ncclCommFinalize");
-    while (!is_settled(comm)) std::this_thread::yield();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!is_settled(comm)) {
+      if (std::chrono::steady_clock::now() > deadline) return abort_comm(comm);  // a peer is gone
+      std::this_thread::yield();
+    }
     check(nccl_.ncclCommDestroy(comm_of(comm)), "ncclCommDestroy");
   }
 
