@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -30,7 +31,7 @@ namespace refit {
 namespace {
 
 constexpr int64_t kBatchBytes = int64_t{256} << 20;
-constexpr int64_t kMostBytes = int64_t{2} << 30;  // of a class, to be quick
+constexpr int64_t kMostBytes = int64_t{1} << 30;  // of a class, to be quick
 constexpr double kLeast = 0.70;                   // of memcpy
 
 double cpu_seconds() {
@@ -178,12 +179,13 @@ void measure_rank(const Plan& plan, int32_t rank, Rate& runs, Rate& strided) {
   const Executor executor(plan, backend, allocate_buffers(plan, backend));
   const Mapping packing(kBatchBytes * 16);
   CopyTable batch[2];
+  int64_t bytes[2] = {0, 0};
   int64_t packed = 0;
   const auto flush = [&] {
     measure(batch[0], runs);
     measure(batch[1], strided);
     batch[0] = batch[1] = {};
-    packed = 0;
+    bytes[0] = bytes[1] = packed = 0;
   };
   for (const Group& group : backend.groups()) {
     const int64_t need = packing_bytes(group, rank);
@@ -194,12 +196,13 @@ void measure_rank(const Plan& plan, int32_t rank, Rate& runs, Rate& strided) {
     for (const CopyTable* table : {&step.before, &step.after}) {
       for (const CopyBox& box : table->boxes) {
         if (!fits(box)) continue;
-        const Rate& rate = box.dims == 0 ? runs : strided;
-        CopyTable& into = batch[box.dims == 0 ? 0 : 1];
-        if (rate.bytes + into.bytes() < kMostBytes) into.boxes.push_back(box);
+        const int kind = box.dims == 0 ? 0 : 1;
+        if ((kind == 0 ? runs : strided).bytes + bytes[kind] >= kMostBytes) continue;
+        batch[kind].boxes.push_back(box);
+        bytes[kind] += box.bytes();
       }
     }
-    if (batch[0].bytes() + batch[1].bytes() > kBatchBytes) flush();
+    if (bytes[0] + bytes[1] > kBatchBytes) flush();
     if (runs.bytes >= kMostBytes && strided.bytes >= kMostBytes) break;
   }
   flush();
@@ -254,7 +257,6 @@ int run(const std::string& program) {
         "dgx-h100 --quiet -o '{}' >/dev/null",
         (std::filesystem::path(program).parent_path() / "refit").string(), path);
     fmt::print("planning DeepSeek-V3 on 512 ranks\n");
-    std::fflush(stdout);
     if (std::system(command.c_str()) != 0) throw Error("refit plan failed", ErrorKind::kWork);
   }
   const int32_t ranks = static_cast<int32_t>(load_plan_for_rank(path, 0).plan.ranks.size());
@@ -284,6 +286,7 @@ int run(const std::string& program) {
 }  // namespace refit
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // it takes a while: show what there is
   try {
     return refit::run(argc > 0 ? argv[0] : "");
   } catch (const std::exception& error) {
