@@ -63,7 +63,7 @@ class FileBootstrap final : public Bootstrap {
       throw Error(reason, ErrorKind::kWork);
     }
     const int64_t round = round_++;
-    write(name(round, rank()), mine);
+    write_file(name(round, rank()), seal(name(round, rank()), mine));
     const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                              std::chrono::duration<double>(options_.timeout_s));
     std::vector<std::string> blobs;
@@ -91,7 +91,14 @@ class FileBootstrap final : public Bootstrap {
   }
 
   void publish_failure(const std::string& reason) override {
-    if (failure().empty()) write(stem_ + ".failure", reason.empty() ? "a rank has failed" : reason);
+    // The first one stands: a link is made once, whoever else tries.
+    const std::string path = stem_ + ".failure";
+    const std::string own = fmt::format("{}-of-{}", path, rank());
+    write_file(own, seal(path, reason.empty() ? "a rank has failed" : reason));
+    std::error_code error;
+    std::filesystem::create_hard_link(own, path, error);
+    if (error && error != std::errc::file_exists) std::filesystem::rename(own, path, error);
+    std::filesystem::remove(own, error);
   }
 
   std::string failure() override {
@@ -104,10 +111,11 @@ class FileBootstrap final : public Bootstrap {
     return fmt::format("{}.{}.{}", stem_, round, of);
   }
 
-  void write(const std::string& path, std::string_view content) const {
+  /// The content with the proof that it belongs at `path`.
+  std::string seal(const std::string& path, std::string_view content) const {
     const std::string bare = std::filesystem::path(path).filename().string();
-    write_file(
-        path, std::string(content) + make_proof(options_.token, bare + ' ' + std::string(content)));
+    std::string sealed(content);
+    return sealed + make_proof(options_.token, bare + ' ' + sealed);
   }
 
   std::string read(const std::string& path) const {
