@@ -17,18 +17,6 @@ using Json = nlohmann::ordered_json;
 
 std::string bytes_text(int64_t bytes) { return print_bytes(static_cast<double>(bytes)); }
 
-std::string lane_name(Lane lane) {
-  switch (lane) {
-    case Lane::kNvlink:
-      return "nvlink";
-    case Lane::kNet:
-      return "net";
-    case Lane::kAny:
-      return "any";
-  }
-  return "";
-}
-
 Json steps_json(const std::vector<StepReport>& steps) {
   Json list = Json::array();
   for (const StepReport& step : steps) {
