@@ -10,7 +10,7 @@
 
 namespace refit {
 
-Plan plan_direct(const Problem& problem, const SearchOptions& options) {
+Routing route_direct(const Problem& problem) {
   Routing routing;
   LinkLoad load(problem);
   for_each_atom(
@@ -28,7 +28,11 @@ Plan plan_direct(const Problem& problem, const SearchOptions& options) {
           routing.hops.push_back({.tensor = tensor, .box = box, .from = holder, .to = rank});
         }
       });
-  return schedule_rounds(problem, routing, options);
+  return routing;
+}
+
+Plan plan_direct(const Problem& problem, const SearchOptions& options) {
+  return schedule_rounds(problem, route_direct(problem), options);
 }
 
 }  // namespace refit

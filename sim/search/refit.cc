@@ -8,6 +8,13 @@
 // taken, in it the least loaded path; when none is on track, the least loaded path of all. Atoms
 // come in a seeded random order, so that loads grow evenly, and large ones in slices. Then the
 // atoms on links that ended above T are routed again with all others in place.
+//
+// Chained routing: all atoms enter the domains in one order, each from the domain before it where
+// that is on track. Few pairs of ranks then carry much each, which pipelines well where one domain
+// feeds many.
+//
+// Order, start-ups and channels decide on the last percents. On problems small enough several
+// routings and round sizes are simulated, and the fastest plan is kept.
 
 #include <algorithm>
 #include <map>
@@ -21,6 +28,7 @@
 #include "sim/search/parts.h"
 #include "sim/search/schedule.h"
 #include "sim/search/strategies.h"
+#include "sim/search/trials.h"
 
 namespace refit {
 namespace {
@@ -30,11 +38,12 @@ constexpr double kSlack =
     0.02;  // of T: how far off track a path may be before another kind of source is tried
 constexpr double kOverload = 0.002;  // of T: above it a link's atoms are routed again
 constexpr int kRepairPasses = 3;
+constexpr double kLightFanOut = 0.25;  // NVLink seconds over network seconds
 
 class RefitRouter {
  public:
-  RefitRouter(const Problem& problem, uint64_t seed)
-      : problem_(problem), load_(problem), random_(seed) {
+  RefitRouter(const Problem& problem, uint64_t seed, bool chained)
+      : problem_(problem), load_(problem), random_(seed), chained_(chained) {
     target_ = lower_bound(problem).seconds;
   }
 
@@ -122,7 +131,9 @@ class RefitRouter {
     // In random order, since those that come first may have to pass it on.
     std::vector<int32_t> domains;
     for (const auto& [domain, needers] : by_domain) domains.push_back(domain);
-    for (size_t i = domains.size(); i > 1; --i) std::swap(domains[i - 1], domains[random_() % i]);
+    if (!chained_) {
+      for (size_t i = domains.size(); i > 1; --i) std::swap(domains[i - 1], domains[random_() % i]);
+    }
     // By stripe: hops that brought it into a domain.
     std::vector<std::vector<int32_t>> entered(item.stripes.size());
     for (const int32_t domain : domains) enter_domain(item, by_domain[domain], domain, entered);
@@ -150,14 +161,15 @@ class RefitRouter {
       int32_t parent = -1;
       double peak = load_.peak_with(from, entry, size);
       if (peak > track_) {
-        for (const int32_t hop : before) {
-          const int32_t relay = item.hops[static_cast<size_t>(hop)].to;
+        for (auto hop = before.rbegin(); hop != before.rend(); ++hop) {
+          const int32_t relay = item.hops[static_cast<size_t>(*hop)].to;
           const double other = load_.peak_with(relay, entry, size);
           if (other < peak) {
             from = relay;
-            parent = hop;
+            parent = *hop;
             peak = other;
           }
+          if (chained_ && peak <= track_) break;
         }
       }
       add_hop(item, s, from, entry, parent);
@@ -221,6 +233,7 @@ class RefitRouter {
   const Problem& problem_;
   LinkLoad load_;
   std::mt19937_64 random_;
+  bool chained_;
   double target_ = 0;
   double track_ = 0;  // seconds a link may have by now
   std::vector<Item> items_;
@@ -228,10 +241,40 @@ class RefitRouter {
   std::vector<Copy> copies_;
 };
 
+double seconds(const Problem& problem, LinkKind kind, int64_t bytes) {
+  double rate = 0;
+  const std::vector<double> rates = link_rates(problem.fabric, problem.cost);
+  for (size_t link = 0; link < rates.size(); ++link) {
+    if (problem.fabric.links[link].kind == kind) rate = std::max(rate, rates[link]);
+  }
+  return rate > 0 ? static_cast<double>(bytes) / rate : 0;
+}
+
 }  // namespace
 
 Plan plan_refit(const Problem& problem, const SearchOptions& options) {
-  return schedule_rounds(problem, RefitRouter(problem, options.seed).run(), options);
+  Trials trials(problem, options);
+  const Routing balanced = RefitRouter(problem, options.seed, false).run();
+  // Fan-out that is light beside the network may share its channels.
+  const PortLoad port = busiest_port(problem, balanced);
+  const RoundTuning first = {.shared =
+                                 seconds(problem, LinkKind::kNvlink, port.fan_out) <
+                                 kLightFanOut * seconds(problem, LinkKind::kNic, port.network)};
+  trials.attempt(balanced, first);
+  if (!trials.more()) return trials.best();
+  const Routing chained = RefitRouter(problem, options.seed, true).run();
+  const Routing relayed = route_relay(problem), direct = route_direct(problem);
+  for (const Routing* routing : {&chained, &relayed, &direct}) trials.attempt(*routing, {});
+  for (const int64_t part : {1, 2, 4, 8, 16}) {
+    for (const bool shared : {true, false}) {
+      for (const bool uneven : {true, false}) {
+        const RoundTuning tuning = {usual_message(port) / part, uneven, shared};
+        trials.attempt(trials.best_routing(), tuning);
+        if (part > 1) trials.attempt(chained, tuning);
+      }
+    }
+  }
+  return trials.best();
 }
 
 }  // namespace refit

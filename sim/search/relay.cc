@@ -88,8 +88,10 @@ class RelayRouter {
 
 }  // namespace
 
+Routing route_relay(const Problem& problem) { return RelayRouter(problem).run(); }
+
 Plan plan_relay(const Problem& problem, const SearchOptions& options) {
-  return schedule_rounds(problem, RelayRouter(problem).run(), options);
+  return schedule_rounds(problem, route_relay(problem), options);
 }
 
 }  // namespace refit

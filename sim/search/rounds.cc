@@ -1,6 +1,7 @@
 #include "sim/search/rounds.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 
@@ -11,22 +12,26 @@ namespace refit {
 namespace {
 
 constexpr int64_t kSliver = int64_t{16} << 10;
+constexpr int64_t kFill = 4;    // parts that fill up a round are at least 1/kFill of it
+constexpr int64_t kSlack = 64;  // a round may be too full by 1/kSlack, where rows do not divide
+// Sizes of uneven rounds, in parts of the largest. As many as no number of channels divides, so
+// that every channel meets all of them.
+constexpr std::array<int64_t, 5> kUneven = {3, 4, 5, 6, 7};
 
 class RoundPacker {
  public:
   RoundPacker(const Problem& problem, const Routing& routing,
-              std::span<const std::vector<int32_t>> children, int64_t message, int32_t lag)
+              std::span<const std::vector<int32_t>> children, const RoundShape& shape)
       : problem_(problem),
         routing_(routing),
         children_(children),
-        message_(message),
-        lag_(lag),
+        shape_(shape),
         senders_(problem.gpu_of_rank.size()),
         receivers_(problem.gpu_of_rank.size()) {}
 
   std::vector<RoundPart> run(std::span<const int32_t> hops) {
     for (const int32_t hop : hops) announce(hop);
-    for (Pair& pair : pairs_) pair.messages = count_messages(pair.left);
+    for (Pair& pair : pairs_) pair.odd = pair.left % shape_.message;
     for (const int32_t hop : hops) enqueue({hop, whole_box(hop), -1});
     for (int32_t round = 0; left_ > 0; ++round) {
       if (static_cast<size_t>(round) < arrivals_.size()) {
@@ -55,8 +60,8 @@ class RoundPacker {
   struct Pair {
     int32_t from, to;
     int32_t last_round = -1;
-    int32_t messages = 0;  // still to be sent
     bool begun = false;
+    int64_t odd = 0;    // bytes that full messages leave over
     int64_t ready = 0;  // bytes in the queue
     int64_t left = 0;   // bytes, those that are yet to arrive at the sender included
   };
@@ -101,9 +106,10 @@ class RoundPacker {
   }
 
   void pack(int32_t round) {
+    size_ = round_bytes(shape_, round);
     for (std::vector<Port>* ports : {&senders_, &receivers_}) {
       for (Port& port : *ports) {
-        port.room = message_;
+        port.room = size_;
         port.peers = 0;
       }
     }
@@ -114,26 +120,36 @@ class RoundPacker {
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return receivers_[static_cast<size_t>(a)].left > receivers_[static_cast<size_t>(b)].left;
     });
-    for (const int32_t rank : order) {
-      Port& port = receivers_[static_cast<size_t>(rank)];
-      std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].messages == 0; });
-      while (port.peers < kMaxPeersPerStep) {
-        const int64_t best = best_pair(port, round);
-        if (best < 0) break;
-        send(static_cast<size_t>(best), round);
+    for (const bool fill : {false, true}) {
+      fill_ = fill;
+      for (const int32_t rank : order) {
+        Port& port = receivers_[static_cast<size_t>(rank)];
+        std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].left == 0; });
+        while (port.peers < kMaxPeersPerStep) {
+          const int64_t best = best_pair(port, round);
+          if (best < 0) break;
+          send(static_cast<size_t>(best), round);
+        }
       }
     }
   }
 
-  int32_t count_messages(int64_t size) const {
-    return static_cast<int32_t>((size + message_ - 1) / message_);
+  /// Bytes of the next message of a pair, for which its ports have `room`; 0: none now.
+  int64_t next_message(const Pair& pair, int64_t room) const {
+    const int64_t slack = size_ / kSlack;
+    int64_t size = pair.left <= size_ + slack ? pair.left : size_;
+    if (!pair.begun && pair.odd > slack) size = std::min(size, pair.odd);
+    if (partial_) return std::min({size, pair.ready, room});
+    if (size > room + slack) {
+      if (!fill_ || room < size_ / kFill) return 0;
+      size = room;
+    }
+    return size <= pair.ready ? size : 0;
   }
 
-  /// The next message of a pair: first what is left over, then full ones, corrected for what rows
-  /// made of those before.
-  int64_t next_message(const Pair& pair) const {
-    const int64_t size = pair.left - (pair.messages - 1) * message_;
-    return partial_ ? std::min(size, pair.ready) : size;
+  int64_t room(const Pair& pair) const {
+    return std::min(senders_[static_cast<size_t>(pair.from)].room,
+                    receivers_[static_cast<size_t>(pair.to)].room);
   }
 
   int64_t best_pair(const Port& port, int32_t round) const {
@@ -141,11 +157,9 @@ class RoundPacker {
     std::pair<bool, int64_t> best_rank;
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
-      const int64_t size = next_message(pair);
       const Port& from = senders_[static_cast<size_t>(pair.from)];
-      if (pair.messages == 0 || pair.ready < size || (partial_ && size <= 0) ||
-          pair.last_round == round || from.peers >= kMaxPeersPerStep ||
-          size > std::min(port.room, from.room) + message_ / 64) {
+      if (pair.ready == 0 || pair.last_round == round || from.peers >= kMaxPeersPerStep ||
+          next_message(pair, room(pair)) <= 0) {
         continue;
       }
       const std::pair rank(!pair.begun, from.left);
@@ -160,36 +174,35 @@ class RoundPacker {
   void send(size_t index, int32_t round) {
     Pair& pair = pairs_[index];
     std::deque<Item>& queue = queues_[index];
-    const int64_t size = next_message(pair);
+    const int64_t size = next_message(pair, room(pair));
     // Cut neither off nor down to less than this.
-    const int64_t sliver = pair.messages == 1 ? 0 : std::min(kSliver, size / 64);
-    int64_t room = size;
-    while (room > sliver && !queue.empty()) {
+    const int64_t sliver = size == pair.left ? 0 : std::min(kSliver, size / kSlack);
+    int64_t rest = size;
+    while (rest > sliver && !queue.empty()) {
       Item item = std::move(queue.front());
       queue.pop_front();
-      if (bytes(item) <= room + sliver) {
-        room -= bytes(item);
+      if (bytes(item) <= rest + sliver) {
+        rest -= bytes(item);
         emit(item, round);
         continue;
       }
       const int64_t bits =
           dtype_bits(problem_.model.tensors[static_cast<size_t>(at(item.hop).tensor)].dtype);
-      const Cutting cutting = cut_box(item.box, room * 8 / bits, bits == 4);
+      const Cutting cutting = cut_box(item.box, rest * 8 / bits, bits == 4);
       for (auto it = cutting.left.rbegin(); it != cutting.left.rend(); ++it) {
         queue.push_front({item.hop, *it, item.after});
       }
       for (const Box& taken : cutting.taken) {
         const Item part{item.hop, taken, item.after};
-        room -= bytes(part);
+        rest -= bytes(part);
         emit(part, round);
       }
     }
-    const int64_t sent = size - room;
+    const int64_t sent = size - rest;
     pair.ready -= sent;
     pair.left -= sent;
     pair.last_round = round;
     pair.begun = true;
-    pair.messages = partial_ ? count_messages(pair.left) : pair.messages - 1;
     for (Port* port : {&sender(pair), &receiver(pair)}) {
       port->left -= sent;
       port->room -= sent;
@@ -201,7 +214,7 @@ class RoundPacker {
   void emit(const Item& item, int32_t round) {
     result_.push_back({{item.hop, item.box}, round, item.after});
     for (const int32_t child : children_[static_cast<size_t>(item.hop)]) {
-      const auto ready = static_cast<size_t>(round + lag_);
+      const auto ready = static_cast<size_t>(round + shape_.lag);
       if (arrivals_.size() <= ready) arrivals_.resize(ready + 1);
       arrivals_[ready].push_back({child, item.box, round});
     }
@@ -210,26 +223,33 @@ class RoundPacker {
   const Problem& problem_;
   const Routing& routing_;
   std::span<const std::vector<int32_t>> children_;
-  int64_t message_;
-  int32_t lag_;
+  const RoundShape shape_;
   std::vector<Port> senders_, receivers_;  // by rank
   std::vector<Pair> pairs_;
   std::vector<std::deque<Item>> queues_;  // by pair
   std::map<std::pair<int32_t, int32_t>, size_t> pair_of_;
   std::vector<std::vector<Item>> arrivals_;  // by round
   int64_t left_ = 0;
-  bool partial_ = false;
+  int64_t size_ = 0;      // of the round being packed
+  bool fill_ = false;     // fill up rooms with parts of messages
+  bool partial_ = false;  // send what is ready, however little
   std::vector<RoundPart> result_;
 };
 
 }  // namespace
 
+int64_t round_bytes(const RoundShape& shape, int32_t round) {
+  if (!shape.uneven) return shape.message;
+  const int64_t part = kUneven[static_cast<size_t>(round) % kUneven.size()];
+  return std::max<int64_t>(shape.message * part / kUneven.back(), 1);
+}
+
 std::vector<RoundPart> pack_rounds(const Problem& problem, const Routing& routing,
                                    std::span<const int32_t> hops,
-                                   std::span<const std::vector<int32_t>> children, int64_t message,
-                                   int32_t lag) {
-  REFIT_CHECK(message > 0 && lag > 0);
-  return RoundPacker(problem, routing, children, message, lag).run(hops);
+                                   std::span<const std::vector<int32_t>> children,
+                                   const RoundShape& shape) {
+  REFIT_CHECK(shape.message > 0 && shape.lag > 0);
+  return RoundPacker(problem, routing, children, shape).run(hops);
 }
 
 }  // namespace refit

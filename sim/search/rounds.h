@@ -15,17 +15,31 @@ struct RoundPart {
   int32_t after = -1;  // round that brought the box to the sender; -1: it held it from the start
 };
 
+/// How rounds are cut.
+struct RoundShape {
+  int64_t message = 0;  // bytes that a port carries in the largest round
+  int32_t lag = 1;      // rounds from the arrival of a part to its departure; channels in use
+  // Sizes of rounds differ, all ports alike. Rounds in flight share a port fairly, so that equal
+  // ones come to begin and end together, and their start-ups hide behind nothing; unequal ones
+  // stay apart. Worth it where a start-up is long beside a message.
+  bool uneven = false;
+};
+
+/// Bytes that a port carries in a round.
+int64_t round_bytes(const RoundShape& shape, int32_t round);
+
 /// Packs network hops into rounds. In a round every port (a rank's way out, and its way in) carries
-/// at most `message` bytes and talks to at most eight peers; so rounds take equally long and no
-/// port has to wait for one that has more to do. List scheduling: receivers with the most left to
-/// receive choose first, each the sender that has the most left to send. A hop whose parent is a
-/// network hop too may leave `lag` rounds after the part of its parent that carries its rows.
+/// at most `round_bytes` and talks to at most eight peers; so no port has to wait for one that has
+/// more to do. List scheduling: receivers with the most left to receive choose first, each the
+/// sender that has the most left to send. Whole messages first, a pair's odd one before its full
+/// ones; then parts of messages fill up what room is left. A hop whose parent is a network hop too
+/// may leave `lag` rounds after the part of its parent that carries its rows.
 ///
 /// `hops` are those without a network parent, in order of urgency; `children` of every hop of the
 /// routing lists its network children. Parts come in order of rounds. O(rounds x pairs).
 std::vector<RoundPart> pack_rounds(const Problem& problem, const Routing& routing,
                                    std::span<const int32_t> hops,
-                                   std::span<const std::vector<int32_t>> children, int64_t message,
-                                   int32_t lag);
+                                   std::span<const std::vector<int32_t>> children,
+                                   const RoundShape& shape);
 
 }  // namespace refit

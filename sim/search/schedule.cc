@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/error.h"
@@ -21,6 +22,7 @@ constexpr int64_t kRoundsWanted =
     128;  // at the busiest port: a round more or less at the end is 1 %
 constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
 constexpr int32_t kDirectGroup = 4;     // colours per step on NVLink
+constexpr int32_t kGap = 64;  // step ids from round to round, for the fan-out steps between them
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
 std::vector<int64_t> message_sizes(int64_t bytes, int64_t message) {
@@ -83,10 +85,10 @@ Plan fit_staging(const SearchOptions& options, int64_t largest, Build build) {
 
 class RoundScheduler {
  public:
-  RoundScheduler(const Problem& problem, const Routing& routing, int64_t message)
+  RoundScheduler(const Problem& problem, const Routing& routing, RoundTuning tuning)
       : problem_(problem),
         routing_(routing),
-        message_(message),
+        tuning_(tuning),
         plan_(make_frame(problem)),
         builder_(problem, &plan_),
         spots_(routing, builder_) {}
@@ -146,28 +148,36 @@ class RoundScheduler {
     if (network_.empty()) return;
     const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),
                                       [](const auto& list) { return !list.empty(); });
-    net_channels_ =
-        kMaxChannels - (fans_out ? 1 : 0) - (direct_.empty() && copies_.empty() ? 0 : 1);
+    net_channels_ = kMaxChannels - (fans_out && !tuning_.shared ? 1 : 0) -
+                    (direct_.empty() && copies_.empty() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
+    const RoundShape shape{tuning_.message, net_channels_, tuning_.uneven};
     for (const RoundPart& packed :
-         pack_rounds(problem_, routing_, network_, net_children_, message_, net_channels_)) {
+         pack_rounds(problem_, routing_, network_, net_children_, shape)) {
       const auto& [part, round, after] = packed;
-      add_part(builder_, spots_, routing_, round % net_channels_, round, part);
-      if (after >= 0 && after % net_channels_ != round % net_channels_) {
-        builder_.add_wait(hop(part.hop).from, round % net_channels_, round,
-                          {after % net_channels_, after});
-      }
+      const Wait at = step_of(round);
+      add_part(builder_, spots_, routing_, at.channel, at.step, part);
+      if (after >= 0) wait_for(hop(part.hop).from, at, after);
       for (const int32_t child : inner_children_[static_cast<size_t>(part.hop)]) {
         fan_out_.push_back({round, {child, part.box}});
       }
     }
   }
 
-  /// NVLink steps for what the network has brought: a window of rounds at a time.
+  Wait step_of(int32_t round) const { return {round % net_channels_, round * kGap}; }
+
+  /// Steps of one channel run in order: only others have to be waited for.
+  void wait_for(int32_t rank, Wait step, int32_t round) {
+    const Wait on = step_of(round);
+    if (on.channel != step.channel) builder_.add_wait(rank, step.channel, step.step, on);
+  }
+
+  /// NVLink steps for what the network has brought: a window of rounds at a time, on a channel of
+  /// their own or on that of the last round, after it. Steps then wait only for rounds before them,
+  /// so that there is no circle.
   void schedule_fan_out() {
     if (fan_out_.empty()) return;
-    const int32_t channel = add_channel(Lane::kNvlink);
-    int32_t step = 0;
+    Wait at{tuning_.shared ? 0 : add_channel(Lane::kNvlink), 0};
     std::map<int32_t, int64_t> gathered;  // by sending rank
     for (size_t first = 0, last = 0; last < fan_out_.size();) {
       gathered.clear();
@@ -180,13 +190,18 @@ class RoundScheduler {
           bytes += box_bytes(problem_, h.tensor, fan_out_[last].part.box);
           most = std::max(most, bytes);
         }
-      } while (last < fan_out_.size() && most < kWindowMessages * message_);
-      step = fan_out_window(channel, step, first, last);
+      } while (last < fan_out_.size() && most < kWindowMessages * tuning_.message);
+      if (tuning_.shared) {
+        at = step_of(fan_out_[last - 1].round);
+        ++at.step;
+      }
+      at.step = fan_out_window(at, first, last);
       first = last;
     }
   }
 
-  int32_t fan_out_window(int32_t channel, int32_t step, size_t first, size_t last) {
+  /// Returns the step after the window.
+  int32_t fan_out_window(Wait begin, size_t first, size_t last) {
     std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> pairs;
     for (size_t i = first; i < last; ++i) {
       const Hop& h = hop(fan_out_[i].part.hop);
@@ -195,17 +210,18 @@ class RoundScheduler {
     std::vector<PortPair> edges;
     for (const auto& [pair, parts] : pairs) edges.push_back({pair.first, pair.second});
     const std::vector<int32_t> colours = colour_edges(edges);
-    int32_t end = step;
+    int32_t end = begin.step;
     size_t edge = 0;
     for (const auto& [pair, parts] : pairs) {
-      const int32_t at = step + colours[edge++] / kMaxPeersPerStep;
-      end = std::max(end, at + 1);
+      const Wait at{begin.channel, begin.step + colours[edge++] / kMaxPeersPerStep};
+      end = std::max(end, at.step + 1);
       for (const size_t i : parts) {
         const auto& [round, part] = fan_out_[i];
-        add_part(builder_, spots_, routing_, channel, at, part);
-        builder_.add_wait(pair.first, channel, at, {round % net_channels_, round});
+        add_part(builder_, spots_, routing_, at.channel, at.step, part);
+        wait_for(pair.first, at, round);
       }
     }
+    REFIT_CHECK(!tuning_.shared || end - begin.step < kGap);
     return end;
   }
 
@@ -220,8 +236,8 @@ class RoundScheduler {
       std::vector<std::pair<size_t, size_t>> owner;  // pair, message
       std::vector<std::vector<std::vector<HopPart>>> messages;
       for (size_t p = 0; p < pairs.size(); ++p) {
-        messages.push_back(
-            fill_messages(problem_, routing_, pairs[p], message_sizes(pairs[p].bytes, message_)));
+        messages.push_back(fill_messages(problem_, routing_, pairs[p],
+                                         message_sizes(pairs[p].bytes, tuning_.message)));
         for (size_t m = 0; m < messages[p].size(); ++m) {
           edges.push_back({pairs[p].from, pairs[p].to});
           owner.emplace_back(p, m);
@@ -249,7 +265,7 @@ class RoundScheduler {
 
   const Problem& problem_;
   const Routing& routing_;
-  int64_t message_;
+  const RoundTuning tuning_;
   Plan plan_;
   Builder builder_;
   Spots spots_;
@@ -261,19 +277,40 @@ class RoundScheduler {
 
 }  // namespace
 
-Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options) {
-  std::vector<int64_t> out(problem.gpu_of_rank.size(), 0), in = out;
-  int64_t busiest = 0;
+PortLoad busiest_port(const Problem& problem, const Routing& routing) {
+  // By rank: network and NVLink, out and in.
+  std::vector<std::array<int64_t, 4>> ports(problem.gpu_of_rank.size());
+  std::array<int64_t, 4> most{};
+  const auto domain = [&](int32_t rank) {
+    const int32_t gpu = problem.gpu_of_rank[static_cast<size_t>(rank)];
+    return problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
+  };
   for (const Hop& hop : routing.hops) {
     if (hop.from == hop.to) continue;
+    const bool inside = domain(hop.from) == domain(hop.to);
+    if (inside && hop.parent < 0) continue;
     const int64_t bytes =
         box_bytes(problem, hop.tensor, routing.boxes[static_cast<size_t>(hop.box)]);
-    busiest = std::max({busiest, out[static_cast<size_t>(hop.from)] += bytes,
-                        in[static_cast<size_t>(hop.to)] += bytes});
+    const size_t port = inside ? 2 : 0;
+    most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += bytes);
+    most[port + 1] =
+        std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += bytes);
   }
-  const int64_t largest = std::clamp(busiest / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
+  return {std::max(most[0], most[1]), std::max(most[2], most[3])};
+}
+
+int64_t usual_message(const PortLoad& port) {
+  return std::clamp(port.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
+}
+
+Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
+                     const RoundTuning& tuning) {
+  const int64_t largest =
+      tuning.message > 0 ? tuning.message : usual_message(busiest_port(problem, routing));
   return fit_staging(options, largest, [&](int64_t message) {
-    return RoundScheduler(problem, routing, message).run();
+    RoundTuning fitted = tuning;
+    fitted.message = message;
+    return RoundScheduler(problem, routing, fitted).run();
   });
 }
 

@@ -10,6 +10,23 @@ namespace refit {
 
 // From a routing to a plan: chunks, messages, steps, channels, waits.
 
+/// How schedule_rounds cuts and lanes; the simulator tells which is best.
+struct RoundTuning {
+  int64_t message = 0;  // bytes of the largest round; 0: usual_message
+  bool uneven = false;  // RoundShape
+  bool shared =
+      false;  // fan-out on the network channels, between rounds, so that there is one more
+};
+
+/// Bytes that the busiest port carries: over the network, and inside domains after it.
+struct PortLoad {
+  int64_t network = 0, fan_out = 0;
+};
+PortLoad busiest_port(const Problem& problem, const Routing& routing);
+
+/// The size of rounds where RoundTuning names none.
+int64_t usual_message(const PortLoad& port);
+
 /// Free order, for routings whose trees run from domain to domain over the network and fan out over
 /// NVLink in each.
 ///
@@ -19,9 +36,9 @@ namespace refit {
 /// the round that brought them has ended, a window of rounds at a time. Transfers inside a domain
 /// and local copies have a channel of their own.
 ///
-/// The size of a round is the largest, at most 16 MiB, with which packing stays within the staging
-/// bound.
-Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options);
+/// Rounds become smaller where packing would not stay within the staging bound.
+Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
+                     const RoundTuning& tuning = {});
 
 /// Serial order, for baselines: each lane is a channel that runs its batches one after the other,
 /// as collective calls on one communicator do. A batch is one group, split where a rank has more

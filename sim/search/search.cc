@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <future>
 
 #include "base/error.h"
 #include "plans/check.h"
@@ -86,15 +87,19 @@ Plan search(const Problem& problem, const SearchOptions& options, const Progress
   const LowerBound bound = lower_bound(problem);
   report("plan", 0.1);
   Plan plan = plan_with_casts(problem, strategy, options);
-  report("check", 0.5);
+  report("check, simulate", 0.5);
+  // Neither changes the plan, and each takes seconds where plans are large.
+  std::future<double> simulated = std::async(std::launch::async, [&] {
+    const double known = plan.prediction.predicted_s;
+    return known > 0 ? known : simulate(plan, problem.fabric, problem.cost).refit_s;
+  });
   const std::vector<Fault> faults = check(plan);
   if (!faults.empty()) {
     throw Error(fmt::format("strategy {} made a wrong plan: {}", options.strategy,
                             print_fault(faults.front())),
                 ErrorKind::kWork);
   }
-  report("simulate", 0.7);
-  plan.prediction = {.predicted_s = simulate(plan, problem.fabric, problem.cost).refit_s,
+  plan.prediction = {.predicted_s = simulated.get(),
                      .estimated_s = estimate(plan, problem.fabric, problem.cost),
                      .lower_bound_s = bound.seconds,
                      .bound_reason = bound.reason};

@@ -34,6 +34,7 @@ struct SearchOptions {
   std::string strategy = "refit";
   uint64_t seed = 0;
   int64_t staging_bytes = int64_t{1} << 30;
+  int32_t attempts = 200;  // schedules that `refit` simulates at most, to keep the fastest
 };
 
 /// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing,

@@ -58,7 +58,7 @@ Case random_case(uint32_t seed, int32_t ranks, int hops) {
 
 void expect_right(const Case& made) {
   const auto parts =
-      pack_rounds(made.problem, made.routing, made.roots, made.children, kMessage, kLag);
+      pack_rounds(made.problem, made.routing, made.roots, made.children, {kMessage, kLag});
   std::vector<std::vector<Box>> boxes(made.routing.hops.size());
   std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> out_peers, in_peers;  // (round, rank)
   std::map<std::pair<int32_t, int32_t>, int64_t> out_bytes, in_bytes;
@@ -93,7 +93,7 @@ void expect_right(const Case& made) {
   }
 }
 
-TEST(PackRounds, Nothing) { EXPECT_TRUE(pack_rounds({}, {}, {}, {}, kMessage, kLag).empty()); }
+TEST(PackRounds, Nothing) { EXPECT_TRUE(pack_rounds({}, {}, {}, {}, {kMessage, kLag}).empty()); }
 
 TEST(PackRounds, RandomForests) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -148,7 +148,7 @@ TEST(PackRounds, NoPortWaits) {
   expect_right(made);
   int32_t last = 0;
   for (const RoundPart& part :
-       pack_rounds(made.problem, made.routing, made.roots, made.children, kMessage, kLag)) {
+       pack_rounds(made.problem, made.routing, made.roots, made.children, {kMessage, kLag})) {
     last = std::max(last, part.round);
   }
   EXPECT_EQ(last, 1);

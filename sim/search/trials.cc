@@ -1,0 +1,43 @@
+#include "sim/search/trials.h"
+
+#include "base/error.h"
+#include "sim/simulator/simulator.h"
+
+namespace refit {
+namespace {
+
+constexpr int64_t kTrialTransfers = 300'000;  // about ten seconds of simulation
+
+}  // namespace
+
+Trials::Trials(const Problem& problem, const SearchOptions& options)
+    : problem_(problem), options_(options) {}
+
+bool Trials::more() const {
+  return attempts_ == 0 || (attempts_ < options_.attempts && transfers_ < kTrialTransfers);
+}
+
+void Trials::attempt(const Routing& routing, const RoundTuning& tuning) {
+  if (!more()) return;
+  Plan plan;
+  try {
+    plan = schedule_rounds(problem_, routing, options_, tuning);
+  } catch (const Error&) {
+    if (attempts_ == 0) throw;
+    return;
+  }
+  ++attempts_;
+  transfers_ += plan_totals(plan).transfers;
+  plan.prediction.predicted_s = simulate(plan, problem_.fabric, problem_.cost).refit_s;
+  if (best_routing_ != nullptr && plan.prediction.predicted_s >= best_.prediction.predicted_s)
+    return;
+  best_ = std::move(plan);
+  best_routing_ = &routing;
+}
+
+Plan Trials::best() {
+  REFIT_CHECK(best_routing_ != nullptr);
+  return std::move(best_);
+}
+
+}  // namespace refit
