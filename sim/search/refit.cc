@@ -257,18 +257,18 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   const Routing balanced = RefitRouter(problem, options.seed, false).run();
   // Fan-out that is light beside the network may share its channels.
   const PortLoad port = busiest_port(problem, balanced);
-  const RoundTuning first = {.shared =
-                                 seconds(problem, LinkKind::kNvlink, port.fan_out) <
-                                 kLightFanOut * seconds(problem, LinkKind::kNic, port.network)};
+  const bool light = seconds(problem, LinkKind::kNvlink, port.fan_out) <
+                     kLightFanOut * seconds(problem, LinkKind::kNic, port.network);
+  const RoundTuning first = {.fan_channels = light ? 0 : 1};
   trials.attempt(balanced, first);
   if (!trials.more()) return trials.best();
   const Routing chained = RefitRouter(problem, options.seed, true).run();
   const Routing relayed = route_relay(problem), direct = route_direct(problem);
   for (const Routing* routing : {&chained, &relayed, &direct}) trials.attempt(*routing, {});
   for (const int64_t part : {1, 2, 4, 8, 16}) {
-    for (const bool shared : {true, false}) {
+    for (const int32_t fan_channels : {0, 1, 2}) {
       for (const bool uneven : {true, false}) {
-        const RoundTuning tuning = {usual_message(port) / part, uneven, shared};
+        const RoundTuning tuning = {usual_message(port) / part, uneven, fan_channels};
         trials.attempt(trials.best_routing(), tuning);
         if (part > 1) trials.attempt(chained, tuning);
       }

@@ -148,7 +148,7 @@ class RoundScheduler {
     if (network_.empty()) return;
     const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),
                                       [](const auto& list) { return !list.empty(); });
-    net_channels_ = kMaxChannels - (fans_out && !tuning_.shared ? 1 : 0) -
+    net_channels_ = kMaxChannels - (fans_out ? tuning_.fan_channels : 0) -
                     (direct_.empty() && copies_.empty() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
     const RoundShape shape{tuning_.message, net_channels_, tuning_.uneven};
@@ -177,7 +177,10 @@ class RoundScheduler {
   /// so that there is no circle.
   void schedule_fan_out() {
     if (fan_out_.empty()) return;
-    Wait at{tuning_.shared ? 0 : add_channel(Lane::kNvlink), 0};
+    std::vector<Wait> lanes;  // the next step on every channel of its own
+    for (int32_t c = 0; c < tuning_.fan_channels; ++c)
+      lanes.push_back({add_channel(Lane::kNvlink), 0});
+    size_t window = 0;
     std::map<int32_t, int64_t> gathered;  // by sending rank
     for (size_t first = 0, last = 0; last < fan_out_.size();) {
       gathered.clear();
@@ -191,11 +194,14 @@ class RoundScheduler {
           most = std::max(most, bytes);
         }
       } while (last < fan_out_.size() && most < kWindowMessages * tuning_.message);
-      if (tuning_.shared) {
-        at = step_of(fan_out_[last - 1].round);
-        ++at.step;
+      if (lanes.empty()) {
+        Wait after = step_of(fan_out_[last - 1].round);
+        ++after.step;
+        fan_out_window(after, first, last);
+      } else {
+        Wait& lane = lanes[window++ % lanes.size()];
+        lane.step = fan_out_window(lane, first, last);
       }
-      at.step = fan_out_window(at, first, last);
       first = last;
     }
   }
@@ -221,7 +227,7 @@ class RoundScheduler {
         wait_for(pair.first, at, round);
       }
     }
-    REFIT_CHECK(!tuning_.shared || end - begin.step < kGap);
+    REFIT_CHECK(tuning_.fan_channels > 0 || end - begin.step < kGap);
     return end;
   }
 

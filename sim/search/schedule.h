@@ -10,12 +10,13 @@ namespace refit {
 
 // From a routing to a plan: chunks, messages, steps, channels, waits.
 
-/// How schedule_rounds cuts and lanes; the simulator tells which is best.
+/// How schedule_rounds cuts rounds and uses channels; the simulator tells what is best.
 struct RoundTuning {
   int64_t message = 0;  // bytes of the largest round; 0: usual_message
   bool uneven = false;  // RoundShape
-  bool shared =
-      false;  // fan-out on the network channels, between rounds, so that there is one more
+  // Channels of the fan-out inside domains; 0: none of its own, it runs on those of the network,
+  // between rounds, so that there is one more of them.
+  int32_t fan_channels = 1;
 };
 
 /// Bytes that the busiest port carries: over the network, and inside domains after it.
@@ -32,9 +33,9 @@ int64_t usual_message(const PortLoad& port);
 ///
 /// Network hops are packed into rounds of equal size per port (rounds.h), cut at row borders where
 /// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
-/// others flow. What has to go further goes first; its chunks leave on an NVLink channel as soon as
-/// the round that brought them has ended, a window of rounds at a time. Transfers inside a domain
-/// and local copies have a channel of their own.
+/// others flow. What has to go further goes first; its chunks leave over NVLink as soon as the
+/// round that brought them has ended, a window of rounds at a time. Transfers inside a domain and
+/// local copies have a channel of their own.
 ///
 /// Rounds become smaller where packing would not stay within the staging bound.
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,

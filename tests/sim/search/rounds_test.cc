@@ -56,9 +56,9 @@ Case random_case(uint32_t seed, int32_t ranks, int hops) {
   return made;
 }
 
-void expect_right(const Case& made) {
-  const auto parts =
-      pack_rounds(made.problem, made.routing, made.roots, made.children, {kMessage, kLag});
+void expect_right(const Case& made, bool uneven = false) {
+  const RoundShape shape{kMessage, kLag, uneven};
+  const auto parts = pack_rounds(made.problem, made.routing, made.roots, made.children, shape);
   std::vector<std::vector<Box>> boxes(made.routing.hops.size());
   std::map<std::pair<int32_t, int32_t>, std::set<int32_t>> out_peers, in_peers;  // (round, rank)
   std::map<std::pair<int32_t, int32_t>, int64_t> out_bytes, in_bytes;
@@ -89,11 +89,21 @@ void expect_right(const Case& made) {
     for (const auto& [at, set] : *peers) EXPECT_LE(std::ssize(set), kMaxPeersPerStep);
   }
   for (const auto* bytes : {&out_bytes, &in_bytes}) {
-    for (const auto& [at, sum] : *bytes) EXPECT_LE(sum, kMessage + kMessage / 16);
+    for (const auto& [at, sum] : *bytes) {
+      EXPECT_LE(sum, round_bytes(shape, at.first) + kMessage / 16);
+    }
   }
 }
 
 TEST(PackRounds, Nothing) { EXPECT_TRUE(pack_rounds({}, {}, {}, {}, {kMessage, kLag}).empty()); }
+
+TEST(PackRounds, UnevenRounds) {
+  for (uint32_t seed = 0; seed < 30; ++seed) {
+    SCOPED_TRACE(seed);
+    expect_right(random_case(seed, 2 + static_cast<int32_t>(seed % 9), static_cast<int>(seed)),
+                 true);
+  }
+}
 
 TEST(PackRounds, RandomForests) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -152,6 +162,31 @@ TEST(PackRounds, NoPortWaits) {
     last = std::max(last, part.round);
   }
   EXPECT_EQ(last, 1);
+}
+
+// One receiver, six senders of 3/4 of a message each: 4.5 messages, so five rounds when parts of
+// messages fill them up, six when they do not.
+TEST(PackRounds, PartsFillRoundsUp) {
+  Case made = random_case(1, 7, 0);
+  made.problem.model.tensors[0].shape = Dims{768, 512};  // 3/4 MiB of bf16
+  for (int32_t from = 0; from < 6; ++from) {
+    made.routing.boxes.push_back(whole(made.problem.model.tensors[0].shape));
+    Hop hop;
+    hop.tensor = 0;
+    hop.box = from;
+    hop.from = from;
+    hop.to = 6;
+    made.roots.push_back(from);
+    made.routing.hops.push_back(hop);
+    made.children.emplace_back();
+  }
+  expect_right(made);
+  int32_t rounds = 0;
+  for (const RoundPart& part :
+       pack_rounds(made.problem, made.routing, made.roots, made.children, {kMessage, kLag})) {
+    rounds = std::max(rounds, part.round + 1);
+  }
+  EXPECT_EQ(rounds, 5);
 }
 
 }  // namespace
