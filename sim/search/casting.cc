@@ -472,10 +472,13 @@ Plan plan_with_casts(const Problem& problem, const Strategy& strategy,
   const bool quantises = std::any_of(problem.casts.begin(), problem.casts.end(),
                                      [](const Cast& cast) { return cast.format != Format::kNone; });
   if (!quantises) return strategy.plan(problem, options);
+  SearchOptions phase = options;
+  phase.attempts = 1;  // what is fastest for one phase on its own need not be for the whole
   // Phases use channels differently, and packing counts the most of each: together they may need more than one.
   constexpr int64_t kLeastShare = 8;
   for (int64_t share = 1;; share *= 2) {
-    Plan plan = WavePlanner(problem, strategy, options, share).run();
+    Plan plan = WavePlanner(problem, strategy, phase, share).run();
+    plan.prediction = {};  // whatever a phase on its own took
     int64_t peak = 0;
     for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
       peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
