@@ -37,6 +37,10 @@ void visit_runs(const Box& area, const Box& box, Dtype dtype, Visit visit) {
   }
 }
 
+// A piece of so many runs counts as reading everything between its first and its last byte, where
+// that is of one slot: what others write into its gaps meanwhile is refused.
+constexpr int64_t kManyRuns = 256;
+
 // What lies in a stretch of staging memory.
 struct Content {
   int32_t slot = -1;
@@ -48,6 +52,18 @@ struct Content {
 class Staging {
  public:
   explicit Staging(const Order& order) : order_(order) {}
+
+  // Is all of [first, last) content of the slot? Not when it is empty.
+  bool is_of(int64_t first, int64_t last, int32_t slot) const {
+    auto at = contents_.upper_bound(first);
+    if (first >= last || at == contents_.begin()) return false;
+    int64_t reached = first;
+    for (--at; at != contents_.end() && at->first <= reached && reached < last; ++at) {
+      if (at->second.content.slot != slot || at->second.end <= reached) return false;
+      reached = at->second.end;
+    }
+    return reached >= last;
+  }
 
   // Why `group` may not read [first, last) as content of the slot, or null. Records it as a reader.
   const char* read(int64_t first, int64_t last, int32_t slot, int32_t group) {
@@ -74,6 +90,7 @@ class Staging {
     split(first);
     split(last);
     int32_t victim = -1;
+    bool alone = true;  // nobody else may have written here last
     auto at = contents_.lower_bound(first);
     for (int64_t reached = first; reached < last;) {
       if (at == contents_.end() || at->first > reached) {
@@ -88,9 +105,14 @@ class Staging {
         content.writers.push_back(group);
         content.readers.clear();
         content.slot = slot;
+        alone = alone && content.writers.size() == 1;
       }
       reached = at->second.end;
       ++at;
+    }
+    if (alone) {  // what strided pieces cut up is one stretch again
+      contents_.erase(contents_.lower_bound(first), at);
+      contents_.emplace_hint(at, first, Stretch{last, {slot, {group}, {}}});
     }
     return victim;
   }
@@ -224,6 +246,23 @@ class MemoryRule {
         [&](int64_t first, int64_t last) { visit(slot.offset + first, slot.offset + last); });
   }
 
+  // From the first to the last byte of a piece of many runs in its slot; {0, 0} of one with few.
+  std::pair<int64_t, int64_t> hull(const Piece& piece) const {
+    const Slot& slot = program_.slots[static_cast<size_t>(piece.area)];
+    const Box& area = program_.boxes[static_cast<size_t>(slot.box)];
+    const Box& box = program_.boxes[static_cast<size_t>(piece.box)];
+    const Dims stride = dense_strides(area.extents());
+    int64_t begin = 0, end = 0, runs = 1;  // elements
+    for (int dim = 0; dim < box.dims(); ++dim) {
+      begin += (box.lo[dim] - area.lo[dim]) * stride[dim];
+      end += (box.hi[dim] - 1 - area.lo[dim]) * stride[dim];
+      if (dim + 1 < box.dims()) runs *= box.extent(dim);
+    }
+    if (runs < kManyRuns) return {0, 0};
+    return {slot.offset + dtype_bytes(piece.wire, begin),
+            slot.offset + dtype_bytes(piece.wire, end + 1)};
+  }
+
   // What is not recorded any more would show up as faults of others.
   bool done_with_staging() const {
     return faults_.full(Fault::Rule::kHolding) || faults_.full(Fault::Rule::kStaging);
@@ -251,9 +290,13 @@ class MemoryRule {
       case Place::kStaging: {
         if (done_with_staging()) return;
         const char* what = nullptr;
-        visit_bytes(piece, [&](int64_t first, int64_t last) {
-          if (what == nullptr) what = staging_.read(first, last, piece.area, group);
-        });
+        if (const auto [first, last] = hull(piece); staging_.is_of(first, last, piece.area)) {
+          what = staging_.read(first, last, piece.area, group);
+        } else {
+          visit_bytes(piece, [&](int64_t run, int64_t end) {
+            if (what == nullptr) what = staging_.read(run, end, piece.area, group);
+          });
+        }
         if (what != nullptr) {
           faults_.add(Fault::Rule::kHolding, rank_, &step,
                       fmt::format("sends {} from slot {}: {}", print(piece), piece.area, what));

@@ -105,7 +105,8 @@ void add_simulation(CLI::App& command, SimulatePlanOptions& options) {
 }
 
 std::string strategy_help() {
-  std::string text = "how to plan [" + SearchOptions{}.strategy + "]:";
+  std::string text = "how to plan [" + SearchOptions{}.strategy +
+                     "]; those after 'direct' are peers' and take +misc behind the name:";
   for (const auto& [name, summary] : list_strategies()) text += "\n  " + name + ": " + summary;
   return text;
 }

@@ -86,11 +86,12 @@ int run_compare(const Common& common, const CompareOptions& options) {
   const std::vector<ComparedPlan> rows =
       compare(problem, options.search, names, make_progress(common.quiet));
   std::vector<std::vector<std::string>> table;
-  std::string failures;
+  bool failed = false;
   for (const ComparedPlan& row : rows) {
     if (!row.error.empty()) {
-      table.push_back({row.strategy, "-", "-", "-", "-", "-"});
-      failures += fmt::format("  {}: {}\n", row.strategy, row.error);
+      table.push_back({row.strategy, row.error});
+      // That a peer's schedule does not serve every layout is a result.
+      failed = failed || !find_strategy(row.strategy).baseline;
       continue;
     }
     const std::optional<double> ratio = ratio_to_bound(row.prediction);
@@ -100,7 +101,7 @@ int run_compare(const Common& common, const CompareOptions& options) {
                      print_bytes(static_cast<double>(row.totals.bytes_intra_domain)),
                      fmt::format("{}", row.totals.transfers)});
   }
-  const int code = failures.empty() ? 0 : 1;
+  const int code = failed ? 1 : 0;
   if (common.json) {
     fmt::print("{}\n", compare_json(bound, rows));
     return code;
@@ -110,7 +111,7 @@ int run_compare(const Common& common, const CompareOptions& options) {
   print_table(
       {"strategy", "predicted", "x bound", "between domains", "inside domains", "transfers"},
       table);
-  fmt::print("\n  lower bound {}: {}\n{}", print_time(bound.seconds), bound.reason, failures);
+  fmt::print("\n  lower bound {}: {}\n", print_time(bound.seconds), bound.reason);
   return code;
 }
 

@@ -6,15 +6,37 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 namespace refit::cli {
+namespace {
+
+constexpr size_t kColumns = 100;
+
+/// A row with words in place of numbers, broken at blanks.
+void print_note(const std::string& name, size_t width, const std::string& note) {
+  std::string line = fmt::format("  {:<{}} ", name, width);
+  std::istringstream words(note);
+  for (std::string word; words >> word;) {
+    if (line.size() + 1 + word.size() > kColumns) {
+      fmt::print("{}\n", line);
+      line = fmt::format("  {:<{}} ", "", width);
+    }
+    line += " " + word;
+  }
+  fmt::print("{}\n", line);
+}
+
+}  // namespace
 
 void print_table(const std::vector<std::string>& header,
                  const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> width(header.size());
   for (size_t c = 0; c < header.size(); ++c) {
     width[c] = header[c].size();
-    for (const auto& row : rows) width[c] = std::max(width[c], row[c].size());
+    for (const auto& row : rows) {
+      if (c == 0 || row.size() == header.size()) width[c] = std::max(width[c], row[c].size());
+    }
   }
   const auto print_row = [&](const std::vector<std::string>& row) {
     std::string line;
@@ -25,7 +47,9 @@ void print_table(const std::vector<std::string>& header,
     fmt::print("{}\n", line);
   };
   print_row(header);
-  for (const auto& row : rows) print_row(row);
+  for (const auto& row : rows) {
+    row.size() == header.size() ? print_row(row) : print_note(row[0], width[0], row[1]);
+  }
 }
 
 std::string print_ratio(double ratio) { return fmt::format("{:.3f}", ratio); }

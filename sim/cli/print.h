@@ -7,7 +7,8 @@
 
 namespace refit::cli {
 
-/// A table with a header line, for people. First column to the left, the others to the right.
+/// A table with a header line, for people. First column to the left, the others to the right. A row
+/// of a name and a note instead of numbers has the note behind the name, in lines of 100 columns.
 void print_table(const std::vector<std::string>& header,
                  const std::vector<std::vector<std::string>>& rows);
 

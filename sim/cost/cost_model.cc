@@ -95,6 +95,11 @@ CostModel parse_cost(const CostSource& source) {
   cost.memory_rate = read_limit(file.at("memory_rate"));
   cost.copy_start = file.at("copy_start").as_time();
   if (const Value* nccl = file.find("nccl")) cost.nccl = read_nccl(*nccl);
+  if (const Value* host = file.find("host"); host != nullptr) {
+    cost.host.parameter = host->at("parameter").as_time();
+    cost.host.call = host->at("call").as_time();
+    host->finish();
+  }
   file.finish();
   return cost;
 }

@@ -31,6 +31,13 @@ struct NcclCost {
   ChannelCost nvlink, net;
 };
 
+/// What the host of a peer's framework takes. Only the peers' schedules (search/baselines.h) have such
+/// work.
+struct HostCost {
+  double parameter = 0;  // seconds to handle one checkpoint parameter: views, hooks, loaders
+  double call = 0;       // seconds to set up and end one reshard call of a library
+};
+
 /// Named set of constants; each has its source in the file. SI.
 struct CostModel {
   std::string name;
@@ -40,6 +47,7 @@ struct CostModel {
                            // + write counted once); 0: free
   double copy_start = 0;   // seconds to launch a pack, unpack or copy
   NcclCost nccl;
+  HostCost host;           // optional in the file: nothing
 };
 
 /// Text of a cost model file: the fields of CostModel by name, all of them, with units; "none" for

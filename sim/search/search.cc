@@ -9,6 +9,7 @@
 #include "plans/check.h"
 #include "sim/cost/estimate.h"
 #include "sim/search/casting.h"
+#include "sim/search/baselines.h"
 #include "sim/search/strategies.h"
 #include "sim/simulator/simulator.h"
 
@@ -18,32 +19,55 @@ namespace {
 constexpr std::array kStrategies = {
     Strategy{"refit",
              "ours: balance the whole model, enter each domain once, pass on where sources bind",
-             plan_refit},
+             "", false, plan_refit},
     Strategy{"relay",
-             "enter each NVLink domain once, striped over its GPUs, then fan out over NVLink",
-             plan_relay},
-    Strategy{"direct", "each needer from one holder, links evenly loaded", plan_direct},
+             "enter each NVLink domain once, striped over its GPUs, then fan out over NVLink", "",
+             false, plan_relay},
+    Strategy{"direct", "each needer from one holder, links evenly loaded", "", false, plan_direct},
+    Strategy{"broadcast", "vLLM, verl nccl: gather on rank 0, packed broadcast of whole tensors", "",
+             true, plan_with<make_broadcast>},
+    Strategy{"staged-broadcast", "slime: a root per pipeline stage, one bucket at a time", "", true,
+             plan_with<make_staged_broadcast>},
+    Strategy{"relay-broadcast", "verl multi_sender: the root's node relays the broadcast", "", true,
+             plan_with<make_relay_broadcast>},
+    Strategy{"chain-broadcast", "verl nixl, mooncake: bucket by bucket from rank to rank", "", true,
+             plan_with<make_chain_broadcast>},
     Strategy{"striped",
-             "NeMo RL xferdtensor_python: per tensor, stripes over replicas, then all-gather",
-             plan_striped},
+             "NeMo RL xferdtensor_python: per tensor, stripes over replicas, then all-gather", "",
+             true, plan_with<make_striped>},
+    Strategy{"m2n-direct", "NCCL M2N DIRECT: every overlap to every replica", "lb=uniform|node", true,
+             plan_with<make_m2n_direct>},
+    Strategy{"m2n-chain", "NCCL M2N ring kernel: to one replica, NVLink fan-out, on to next domain",
+             "lb=node|uniform", true, plan_with<make_m2n_chain>},
+    Strategy{"megatron", "Megatron-core: replica by the receiver's number, all at once", "", true,
+             plan_with<make_megatron>},
+    Strategy{"megatron-colored", "Megatron-core nvshmem: batches coloured into iterations", "", true,
+             plan_with<make_megatron_colored>},
+    Strategy{"pull-first", "ModelExpress: all read from the first holder, whole shards if strided",
+             "", true, plan_with<make_pull_first>},
+    Strategy{"pull-balanced", "vLLM sharded_rdt: block by block from the least loaded holder", "",
+             true, plan_with<make_pull_balanced>},
+    Strategy{"modulo", "awex: replica i from replica i mod n, all at once", "", true,
+             plan_with<make_modulo>},
+    Strategy{"miles", "miles P2P: each rank of a stage gathers it and writes to its engine ranks", "",
+             true, plan_with<make_miles>},
+    Strategy{"alpa", "AlpaComm: broadcasts, sender and order by search on one NIC per host",
+             "order=greedy|dfs", true, plan_with<make_alpa>},
 };
 
 }  // namespace
 
 std::span<const Strategy> all_strategies() { return kStrategies; }
 
-const Strategy& find_strategy(const std::string& name) {
-  std::string known;
-  for (const Strategy& strategy : kStrategies) {
-    if (name == strategy.name) return strategy;
-    known += (known.empty() ? "" : ", ") + std::string(strategy.name);
-  }
-  fail("--strategy", "'" + name + "'", "one of " + known);
-}
+const Strategy& find_strategy(const std::string& text) { return *parse_choice(text).strategy; }
 
 std::vector<std::pair<std::string, std::string>> list_strategies() {
   std::vector<std::pair<std::string, std::string>> result;
-  for (const Strategy& strategy : kStrategies) result.emplace_back(strategy.name, strategy.summary);
+  for (const Strategy& strategy : kStrategies) {
+    std::string summary = strategy.summary;
+    if (*strategy.option != 0) summary += std::string(" (:") + strategy.option + ")";
+    result.emplace_back(strategy.name, summary);
+  }
   return result;
 }
 

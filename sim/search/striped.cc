@@ -2,22 +2,19 @@
 // per tensor, in model order; the tensors of a training stage share a communicator, stages
 // alternate over two streams. A call cuts what a replica group needs along dimension 0 into one
 // stripe per member, sends each stripe from the holders in turn (a counter per source region, reset
-// for each tensor), then all-gathers inside the group. Where the stripes do not come out even, one
-// member gets everything and broadcasts it.
+// for each tensor), then all-gathers inside the group. Where no group has replicas, stripes do not
+// come out even, or a piece is contiguous at neither end, the first holder of each region sends to
+// one member, which broadcasts.
 //
 // The all-gather is modelled as recursive doubling, far partners first: like NCCL's rings over all
 // network cards it brings one copy into each node. Stripes are dealt in the order in which that
-// keeps blocks contiguous; groups whose size is no power of two use a ring. The broadcast is a
-// binomial tree.
+// keeps blocks contiguous; groups whose size is no power of two use a ring. The host handles every
+// checkpoint parameter of a call before it.
 
 #include <algorithm>
 #include <bit>
-#include <map>
 
-#include "base/error.h"
-#include "sim/search/atoms.h"
-#include "sim/search/schedule.h"
-#include "sim/search/strategies.h"
+#include "sim/search/baselines.h"
 
 namespace refit {
 namespace {
@@ -26,91 +23,95 @@ constexpr int32_t kStreams = 2;
 
 class StripedRouter {
  public:
-  explicit StripedRouter(const Problem& problem) : problem_(problem) {}
+  explicit StripedRouter(Baseline& baseline) : baseline_(baseline), stages_(baseline.problem) {}
 
-  Routing run() {
-    for (int32_t tensor = 0; tensor < std::ssize(problem_.model.tensors); ++tensor)
-      transfer(tensor);
-    return std::move(routing_);
+  void run() {
+    for (const int32_t tensor : baseline_.tensors) transfer(tensor);
   }
 
  private:
-  /// Ranks that need the same shard, and that shard.
-  using Groups = std::map<Box, std::vector<int32_t>>;
-
-  static Groups group_by_box(const RankMap& map) {
-    Groups groups;
-    for (const auto& [rank, shards] : map.shards) {
-      for (const Shard& shard : shards) {  // a box that a rank has twice comes once
-        std::vector<int32_t>& members = groups[shard.box];
-        if (members.empty() || members.back() != rank) members.push_back(rank);
-      }
-    }
-    return groups;
-  }
-
-  int32_t add_hop(const Box& box, int32_t from, int32_t to, int32_t parent, int32_t batch) {
-    routing_.boxes.push_back(box);
-    routing_.hops.push_back({.tensor = tensor_,
-                             .box = static_cast<int32_t>(routing_.boxes.size()) - 1,
-                             .from = from,
-                             .to = to,
-                             .parent = parent,
-                             .turn = {stream_, batch}});
-    return static_cast<int32_t>(routing_.hops.size()) - 1;
-  }
-
   void transfer(int32_t tensor) {
     tensor_ = tensor;
-    const auto t = static_cast<size_t>(tensor);
-    const RankMap& train = problem_.train.maps[static_cast<size_t>(problem_.train.tensor_map[t])];
-    const RankMap& gen = problem_.gen.maps[static_cast<size_t>(problem_.gen.tensor_map[t])];
-    if (gen.shards.empty()) return;
-    // A training stage is told by its ranks.
-    std::vector<int32_t> stage;
-    for (const auto& [rank, shards] : train.shards) stage.push_back(rank);
-    const auto stage_id =
-        stages_.try_emplace(stage, static_cast<int32_t>(stages_.size())).first->second;
-    stream_ = stage_id % kStreams;
-
-    const Groups sources = group_by_box(train);
+    const int32_t stream = stages_.of(tensor) % kStreams;
+    const Groups& sources = baseline_.groups(Side::kTrain, tensor);
+    const Groups& targets = baseline_.groups(Side::kGen, tensor);
+    const bool striped = can_stripe(sources, targets);
     std::map<Box, size_t> turns;  // per source region
-    const int32_t first = batch_[stream_];
-    int32_t last = first + 1;
-    for (const auto& [box, members] : group_by_box(gen)) {
-      last = std::max(last, serve_group(box, members, sources, turns, first));
+    const Turn first{stream, batch_[stream]};
+    int32_t last = first.batch + 1;
+    for (const auto& [box, members] : targets) {
+      last = std::max(last, striped ? serve_striped(box, members, sources, turns, first)
+                                    : serve_first(box, members, sources, first));
     }
-    batch_[stream_] = last;
+    batch_[stream] = last;
+    baseline_.script.host.push_back(
+        {first, static_cast<double>(count_parameters(baseline_.tensor(tensor))), 0});
   }
 
-  /// Sends what one replica group needs; returns the batch after its last.
-  int32_t serve_group(const Box& box, const std::vector<int32_t>& members, const Groups& sources,
-                      std::map<Box, size_t>& turns, int32_t first) {
-    const auto count = static_cast<int64_t>(members.size());
-    const bool striped = box.dims() > 0 && count > 1 && box.extent(0) % count == 0;
-    const bool doubling = std::has_single_bit(static_cast<uint64_t>(count));
-    const int64_t stripes = striped ? count : 1;
-    held_.assign(members.size(), {});
-    for (int64_t s = 0; s < stripes; ++s) {
-      Box stripe = box;
-      if (striped) {
-        const int64_t rows = box.extent(0) / count;
-        stripe.lo[0] = box.lo[0] + s * rows;
-        stripe.hi[0] = stripe.lo[0] + rows;
+  static bool can_stripe(const Groups& sources, const Groups& targets) {
+    bool replicas = false;
+    for (const auto& [box, members] : targets) {
+      const auto count = static_cast<int64_t>(members.size());
+      replicas = replicas || count > 1;
+      if (box.dims() == 0 || box.extent(0) % count != 0) return false;
+      for (const auto& [region, holders] : sources) {
+        const Box part = intersect(region, box);
+        if (!part.empty() && count_runs(part, region, region) > 1 && count_runs(part, box, box) > 1)
+          return false;
       }
-      const auto member = static_cast<size_t>(striped && doubling ? reverse_bits(s, count) : s);
+    }
+    return replicas;
+  }
+
+
+  void send(const Box& box, int32_t from, int32_t to, Place source, Turn turn) {
+    baseline_.script.moves.push_back(
+        {.tensor = tensor_, .box = box, .from = from, .to = to, .turn = turn, .source = source});
+  }
+
+  /// One member receives everything and broadcasts it. Returns the batch after the last.
+  int32_t serve_first(const Box& box, const std::vector<int32_t>& members, const Groups& sources,
+                      Turn first) {
+    std::vector<Box> parts;
+    for (const auto& [region, holders] : sources) {
+      const Box part = intersect(region, box);
+      if (part.empty()) continue;
+      const int32_t from = has_rank(holders, members[0]) ? members[0] : holders[0];
+      send(part, from, members[0], Place::kTrain, first);
+    }
+    const std::vector<int32_t> others(members.begin() + 1, members.end());
+    int32_t depth = 0;
+    for (const Leg& leg : make_tree(baseline_.problem, members[0], others, 0)) {
+      depth = std::max(depth, leg.depth + 1);
+      send(box, leg.from, leg.to, Place::kGen, {first.lane, first.batch + 1 + leg.depth});
+    }
+    return first.batch + 1 + depth;
+  }
+
+  int32_t serve_striped(const Box& box, const std::vector<int32_t>& members, const Groups& sources,
+                        std::map<Box, size_t>& turns, Turn first) {
+    const auto count = static_cast<int64_t>(members.size());
+    const bool doubling = std::has_single_bit(static_cast<uint64_t>(count));
+    held_.assign(members.size(), {});
+    for (int64_t s = 0; s < count; ++s) {
+      Box stripe = box;
+      const int64_t rows = box.extent(0) / count;
+      stripe.lo[0] = box.lo[0] + s * rows;
+      stripe.hi[0] = stripe.lo[0] + rows;
+      const auto member = static_cast<size_t>(doubling ? reverse_bits(s, count) : s);
+      held_[member].push_back(stripe);
       for (const auto& [region, holders] : sources) {
         const Box part = intersect(region, stripe);
         if (part.empty()) continue;
         const int32_t to = members[member];
-        const bool own = std::find(holders.begin(), holders.end(), to) != holders.end();
-        const int32_t from = own ? to : holders[turns[region]++ % holders.size()];
-        held_[member].push_back({part, add_hop(part, from, to, -1, first)});
+        const int32_t from =
+            has_rank(holders, to) ? to : holders[turns[region]++ % holders.size()];
+        send(part, from, to, Place::kTrain, first);
       }
     }
-    if (count == 1) return first + 1;
-    if (!striped) return broadcast(members, first + 1);
-    return doubling ? gather_doubling(members, first + 1) : gather_ring(members, first + 1);
+    if (count == 1) return first.batch + 1;
+    const Turn gather{first.lane, first.batch + 1};
+    return doubling ? gather_doubling(members, gather) : gather_ring(members, gather);
   }
 
   static int64_t reverse_bits(int64_t value, int64_t count) {
@@ -119,77 +120,51 @@ class StripedRouter {
     return result;
   }
 
-  /// What a member holds of the group's shard: boxes and the hops that brought them.
-  struct Held {
-    Box box;
-    int32_t hop;
-  };
-
-  void forward(std::vector<Held> what, int32_t from, int32_t to, int32_t batch,
-               std::vector<Held>& result) {
-    std::sort(what.begin(), what.end(), [](const Held& a, const Held& b) { return a.box < b.box; });
+  /// Sends boxes that a member has received, joined where they touch.
+  void forward(std::vector<Box> what, int32_t from, int32_t to, Turn turn,
+               std::vector<Box>& result) {
+    std::sort(what.begin(), what.end());
     for (size_t i = 0; i < what.size();) {
-      Held run = what[i++];
-      while (i < what.size() && extend_rows(run.box, what[i].box)) run.hop = what[i++].hop;
-      result.push_back({run.box, add_hop(run.box, from, to, run.hop, batch)});
+      Box run = what[i++];
+      while (i < what.size() && run.hi[0] == what[i].lo[0]) run.hi[0] = what[i++].hi[0];
+      send(run, from, to, Place::kGen, turn);
+      result.push_back(run);
     }
   }
 
-  /// Appends `next` to `box` when together they are one box, `next` following along dimension 0.
-  static bool extend_rows(Box& box, const Box& next) {
-    if (box.dims() == 0 || box.hi[0] != next.lo[0]) return false;
-    for (int d = 1; d < box.dims(); ++d) {
-      if (box.lo[d] != next.lo[d] || box.hi[d] != next.hi[d]) return false;
-    }
-    box.hi[0] = next.hi[0];
-    return true;
-  }
-
-  int32_t broadcast(const std::vector<int32_t>& members, int32_t batch) {
-    for (size_t reach = 1; reach < members.size(); reach *= 2, ++batch) {
-      for (size_t i = 0; i < reach && i + reach < members.size(); ++i) {
-        forward(held_[i], members[i], members[i + reach], batch, held_[i + reach]);
-      }
-    }
-    return batch;
-  }
-
-  int32_t gather_doubling(const std::vector<int32_t>& members, int32_t batch) {
-    for (size_t distance = members.size() / 2; distance >= 1; distance /= 2, ++batch) {
+  int32_t gather_doubling(const std::vector<int32_t>& members, Turn turn) {
+    for (size_t distance = members.size() / 2; distance >= 1; distance /= 2, ++turn.batch) {
       const auto before = held_;
       for (size_t i = 0; i < members.size(); ++i) {
         const size_t partner = i ^ distance;
-        forward(before[i], members[i], members[partner], batch, held_[partner]);
+        forward(before[i], members[i], members[partner], turn, held_[partner]);
       }
     }
-    return batch;
+    return turn.batch;
   }
 
-  int32_t gather_ring(const std::vector<int32_t>& members, int32_t batch) {
+  int32_t gather_ring(const std::vector<int32_t>& members, Turn turn) {
     auto moving = held_;
-    for (size_t round = 1; round < members.size(); ++round, ++batch) {
-      std::vector<std::vector<Held>> next(members.size());
+    for (size_t round = 1; round < members.size(); ++round, ++turn.batch) {
+      std::vector<std::vector<Box>> next(members.size());
       for (size_t i = 0; i < members.size(); ++i) {
         const size_t to = (i + 1) % members.size();
-        forward(moving[i], members[i], members[to], batch, next[to]);
+        forward(moving[i], members[i], members[to], turn, next[to]);
       }
       moving = std::move(next);
     }
-    return batch;
+    return turn.batch;
   }
 
-  const Problem& problem_;
-  Routing routing_;
-  std::map<std::vector<int32_t>, int32_t> stages_;
+  Baseline& baseline_;
+  const Stages stages_;
   int32_t batch_[kStreams] = {};
-  std::vector<std::vector<Held>> held_;  // by member of the current group
-  int32_t tensor_ = 0, stream_ = 0;
+  std::vector<std::vector<Box>> held_;  // by member of the current group
+  int32_t tensor_ = 0;
 };
 
 }  // namespace
 
-Plan plan_striped(const Problem& problem, const SearchOptions& options) {
-  return schedule_batches(problem, StripedRouter(problem).run(), options);
-}
+void make_striped(Baseline& baseline) { StripedRouter(baseline).run(); }
 
 }  // namespace refit

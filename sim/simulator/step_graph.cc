@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "sim/cost/nccl.h"
+#include "sim/simulator/host_work.h"
 
 namespace refit {
 namespace {
@@ -375,7 +376,9 @@ std::string resource_name(const StepGraph& graph, const Fabric& fabric, int32_t 
 
 StepGraph make_step_graph(const Plan& plan, const Fabric& fabric, const CostModel& cost,
                           std::span<const Straggler> stragglers) {
-  return Builder(plan, fabric, cost, stragglers).build();
+  StepGraph graph = Builder(plan, fabric, cost, stragglers).build();
+  add_host_work(plan, cost, graph);
+  return graph;
 }
 
 }  // namespace refit
