@@ -11,6 +11,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
 #include "sim/cli/results.h"
+#include "sim/search/strategies.h"
 
 namespace refit::cli {
 namespace {

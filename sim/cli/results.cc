@@ -57,8 +57,13 @@ std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan&
 std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows) {
   Json list = Json::array();
   for (const ComparedPlan& row : rows) {
-    list.push_back(row.error.empty() ? row_json(row.strategy, row.prediction, row.totals)
-                                     : Json{{"strategy", row.strategy}, {"error", row.error}});
+    if (!row.error.empty()) {
+      list.push_back({{"strategy", row.strategy}, {"error", row.error}});
+      continue;
+    }
+    Json json = row_json(row.strategy, row.prediction, row.totals);
+    json["schedule_s"] = row.schedule_s;
+    list.push_back(std::move(json));
   }
   return Json{{"lower_bound_s", bound.seconds}, {"bound_reason", bound.reason}, {"rows", list}}
       .dump(2);

@@ -151,9 +151,8 @@ class UnitSearch {
   }
 
   static int32_t least_loaded(const Unit& unit, const Clocks& clocks) {
-    return *std::min_element(
-        unit.senders.begin(), unit.senders.end(),
-        [&](int32_t a, int32_t b) { return at(clocks, a) < at(clocks, b); });
+    return *std::min_element(unit.senders.begin(), unit.senders.end(),
+                             [&](int32_t a, int32_t b) { return at(clocks, a) < at(clocks, b); });
   }
 
   double makespan(const Choices& choices) const {
@@ -285,23 +284,23 @@ class AlpaResharder {
         members.push_back(rank);
       }
     }
-    const std::vector<Leg> legs = make_tree(baseline_.problem, from, members,
-                                            static_cast<int32_t>(turn_ % 1024));
+    const std::vector<Leg> legs =
+        make_tree(baseline_.problem, from, members, static_cast<int32_t>(turn_ % 1024));
     int32_t depth = 0;
     for (const Leg& leg : legs) depth = std::max(depth, leg.depth + 1);
     const auto chunks = static_cast<int32_t>(std::clamp<int64_t>(
         static_cast<int64_t>(unit.bytes) / kSmallestChunk, 1, depth > 1 ? kMostChunks : 1));
     int32_t chunk = 0;
-    for (const Box& box : slice_box(
-             unit.box, chunks, dtype_bits(baseline_.tensor(tensor).dtype) == 4)) {
+    for (const Box& box :
+         slice_box(unit.box, chunks, dtype_bits(baseline_.tensor(tensor).dtype) == 4)) {
       for (const Leg& leg : legs) {
-        baseline_.script.moves.push_back({.tensor = tensor,
-                                          .box = box,
-                                          .from = leg.from,
-                                          .to = leg.to,
-                                          .turn = {0, begin + chunk + leg.depth},
-                                          .source = leg.from == from ? Place::kTrain
-                                                                     : Place::kGen});
+        baseline_.script.moves.push_back(
+            {.tensor = tensor,
+             .box = box,
+             .from = leg.from,
+             .to = leg.to,
+             .turn = {0, begin + chunk + leg.depth},
+             .source = leg.from == from ? Place::kTrain : Place::kGen});
       }
       ++chunk;
     }

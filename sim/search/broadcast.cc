@@ -30,10 +30,10 @@ namespace {
 
 constexpr size_t kRings = 8;  // of NCCL that leave through different network cards
 constexpr int64_t kBucketBytes = 512'000'000;
-constexpr int32_t kGather = 2;  // batches: into the root's domain, to the root
-constexpr int32_t kHalves = 2;  // of a lane's buffer: one fills while the other is passed on
-constexpr size_t kMostParts = 64;      // of a cell
-constexpr int64_t kAlignment = 16;     // of a part in a cell, bytes
+constexpr int32_t kGather = 2;      // batches: into the root's domain, to the root
+constexpr int32_t kHalves = 2;      // of a lane's buffer: one fills while the other is passed on
+constexpr size_t kMostParts = 64;   // of a cell
+constexpr int64_t kAlignment = 16;  // of a part in a cell, bytes
 constexpr int64_t kSlack = kMostParts * kAlignment;
 
 struct CellPart {
@@ -172,8 +172,8 @@ class Broadcaster {
         const Box box = intersect(region, part.box);
         if (box.empty()) continue;
         const int32_t holder = nearest(holders);
-        const bool far = domain_of(baseline_.problem, holder) !=
-                         domain_of(baseline_.problem, root_);
+        const bool far =
+            domain_of(baseline_.problem, holder) != domain_of(baseline_.problem, root_);
         if (far && relay != root_) {
           if (relay_slots.empty()) relay_slots = stage(cell, relay, behind + offset_);
           add(part.tensor, box, holder, relay, -1, relay_slots[p], turn_.batch);

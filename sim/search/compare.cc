@@ -2,8 +2,20 @@
 
 #include "base/error.h"
 #include "sim/search/strategies.h"
+#include "sim/simulator/host_work.h"
+#include "sim/simulator/simulator.h"
 
 namespace refit {
+namespace {
+
+double schedule_time(const Problem& problem, const Plan& plan) {
+  if (read_host_input(plan).empty()) return plan.prediction.predicted_s;
+  CostModel cost = problem.cost;
+  cost.host = {};
+  return simulate(plan, problem.fabric, cost).refit_s;
+}
+
+}  // namespace
 
 std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& options,
                                   const std::vector<std::string>& strategies,
@@ -20,6 +32,7 @@ std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& o
     try {
       const Plan plan = search(problem, how);
       row.prediction = plan.prediction;
+      row.schedule_s = schedule_time(problem, plan);
       row.totals = plan_totals(plan);
     } catch (const Error& error) {
       row.error = error.what();

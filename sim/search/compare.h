@@ -13,6 +13,7 @@ struct ComparedPlan {
   std::string strategy;
   std::string error;  // why it cannot serve this problem; the rest is then empty
   Prediction prediction;
+  double schedule_s = 0;  // predicted without the host work of a peer's framework
   PlanTotals totals;
 };
 

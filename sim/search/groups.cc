@@ -36,11 +36,11 @@ Groups make_groups(const Problem& problem, Side side, int32_t tensor, const std:
     }
   }
   if (!are_disjoint(groups)) {
-    throw Error(fmt::format("{}: {} on the {} side: found boxes that overlap (redundant experts), "
-                            "expected equal or disjoint ones",
-                            place, problem.model.tensors[t].name,
-                            side == Side::kTrain ? "train" : "gen"),
-                ErrorKind::kWork);
+    throw Error(
+        fmt::format("{}: {} on the {} side: found boxes that overlap (redundant experts), "
+                    "expected equal or disjoint ones",
+                    place, problem.model.tensors[t].name, side == Side::kTrain ? "train" : "gen"),
+        ErrorKind::kWork);
   }
   return groups;
 }
@@ -76,7 +76,8 @@ std::vector<Leg> make_tree(const Problem& problem, int32_t root,
   std::map<int32_t, std::vector<int32_t>> domains;
   for (const int32_t rank : members) domains[domain_of(problem, rank)].push_back(rank);
   std::vector<Leg> legs;
-  const auto fan_out = [&](const std::vector<int32_t>& order, const std::vector<int32_t>& depth_at) {
+  const auto fan_out = [&](const std::vector<int32_t>& order,
+                           const std::vector<int32_t>& depth_at) {
     std::vector<int32_t> depth = depth_at;  // by position; of position 0: when it has the data
     for (size_t p = 1; p < order.size(); ++p) {
       const size_t parent = (p - 1) / kFanOut;

@@ -33,9 +33,9 @@
 namespace refit {
 namespace {
 
-constexpr int32_t kTurns = 8;         // of the sources of a call
-constexpr size_t kMostSources = 16;   // of a target shard; of a receiver with direct: twice as many
-constexpr size_t kMostTargets = 64;   // of a source shard
+constexpr int32_t kTurns = 8;        // of the sources of a call
+constexpr size_t kMostSources = 16;  // of a target shard; of a receiver with direct: twice as many
+constexpr size_t kMostTargets = 64;  // of a source shard
 
 class M2nCaller {
  public:
@@ -163,7 +163,8 @@ class M2nCaller {
     std::map<int32_t, int32_t> turns;  // by source: the next one; they begin at different targets
     int32_t end = first.batch + 1;
     for (const Put& put : puts) {
-      const int32_t at = turns.try_emplace(put.from, put.from + 2 * stages_.of(tensor)).first->second++ % kTurns;
+      const int32_t at =
+          turns.try_emplace(put.from, put.from + 2 * stages_.of(tensor)).first->second++ % kTurns;
       const Turn turn{lane, first.batch + at};
       baseline_.send(tensor, put.box, put.from, put.to, turn);
       end = std::max(end, turn.batch + 1);
@@ -216,7 +217,7 @@ class M2nCaller {
   }
 
   void expect_limits(int32_t tensor, const std::vector<Put>& puts) {
-    std::map<int32_t, size_t> targets;  // by source rank
+    std::map<int32_t, size_t> targets;                     // by source rank
     std::map<std::pair<size_t, int32_t>, size_t> sources;  // by target shard and rank
     const size_t most = chain_ ? kMostSources : 2 * kMostSources;
     for (const Put& put : puts) {

@@ -66,8 +66,8 @@ std::vector<PairBatch> pack_pairs(const Baseline& baseline) {
     std::stable_sort(list.begin(), list.end(),
                      [&](size_t a, size_t b) { return bytes(a) > bytes(b); });
     for (const size_t i : list) {
-      if (batches.empty() || batches.back().from != pair.first || batches.back().to != pair.second ||
-          batches.back().bytes + bytes(i) > kBatchBytes) {
+      if (batches.empty() || batches.back().from != pair.first ||
+          batches.back().to != pair.second || batches.back().bytes + bytes(i) > kBatchBytes) {
         batches.push_back({.from = pair.first, .to = pair.second});
       }
       batches.back().bytes += bytes(i);

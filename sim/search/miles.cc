@@ -37,9 +37,19 @@ class MilesWriter {
 
   void run() {
     next_.assign(static_cast<size_t>(lanes_), 0);
+    halves_.assign(static_cast<size_t>(lanes_), 0);
+    std::vector<std::vector<Bucket>> buckets;  // by stage
+    for (int32_t stage = 0; stage < stages_.count(); ++stage) {
+      buckets.push_back(cut_buckets(stage));
+      for (const Bucket& bucket : buckets.back()) {
+        int64_t bytes = 0;
+        for (const BucketPart& part : bucket.parts) bytes += staged_bytes(part);
+        half_bytes_ = std::max(half_bytes_, bytes);
+      }
+    }
     for (int32_t stage = 0; stage < stages_.count(); ++stage) {
       assign_targets(stage);
-      for (const Bucket& bucket : cut_buckets(stage)) send_bucket(stage, bucket);
+      for (const Bucket& bucket : buckets[static_cast<size_t>(stage)]) send_bucket(stage, bucket);
     }
   }
 
@@ -115,8 +125,9 @@ class MilesWriter {
     // Gather: every part to every rank of the stage; halves of the memory in turn, since the last
     // write overlaps the next gather.
     int32_t depth = 1;  // packing on the holder itself
-    int64_t offset = half_ * half_bytes();
-    half_ = 1 - half_;
+    int64_t& half = halves_[static_cast<size_t>(turn.lane)];
+    int64_t offset = (turn.lane * 2 + half) * half_bytes_;
+    half = 1 - half;
     std::vector<std::map<int32_t, int32_t>> slots;  // by part: rank, slot
     for (size_t p = 0; p < bucket.parts.size(); ++p) {
       const BucketPart& part = bucket.parts[p];
@@ -124,15 +135,14 @@ class MilesWriter {
       for (const int32_t rank : sources) {
         slot[rank] = baseline_.script.add_slot({rank, part.tensor, part.box, offset});
       }
-      offset += (baseline_.bytes(part.tensor, part.box) + 15) / 16 * 16;
+      offset += staged_bytes(part);
       const int32_t holder = (*part.holders)[p % part.holders->size()];
       add(part, part.box, holder, holder, -1, slot.at(holder), turn);
       std::vector<int32_t> others;
       for (const int32_t rank : sources) {
         if (rank != holder) others.push_back(rank);
       }
-      for (const Leg& leg :
-           make_tree(baseline_.problem, holder, others, static_cast<int32_t>(p))) {
+      for (const Leg& leg : make_tree(baseline_.problem, holder, others, static_cast<int32_t>(p))) {
         add(part, part.box, leg.from, leg.to, slot.at(leg.from), slot.at(leg.to),
             {turn.lane, turn.batch + 1 + leg.depth});
         depth = std::max(depth, leg.depth + 2);
@@ -170,15 +180,19 @@ class MilesWriter {
                                       .target_slot = target});
   }
 
-  int64_t half_bytes() const { return 2 * baseline_.message; }
+  /// Of a part in a bucket, aligned.
+  int64_t staged_bytes(const BucketPart& part) const {
+    return (baseline_.bytes(part.tensor, part.box) + 15) / 16 * 16;
+  }
 
   Baseline& baseline_;
   const Stages stages_;
   const int32_t lanes_;
-  std::map<int32_t, int32_t> engine_rank_;      // by gen rank
-  std::vector<std::vector<int32_t>> targets_;   // by source of the current stage
-  std::vector<int32_t> next_;                   // by lane: batch
-  int64_t half_ = 0;
+  std::map<int32_t, int32_t> engine_rank_;     // by gen rank
+  std::vector<std::vector<int32_t>> targets_;  // by source of the current stage
+  std::vector<int32_t> next_;                  // by lane: batch
+  std::vector<int64_t> halves_;                // by lane: the one that is next
+  int64_t half_bytes_ = 0;
 };
 
 }  // namespace

@@ -17,8 +17,7 @@ void make_modulo(Baseline& baseline) {
           const Box part = intersect(region, box);
           if (part.empty()) continue;
           const int32_t to = members[replica];
-          const int32_t from =
-              has_rank(holders, to) ? to : holders[replica % holders.size()];
+          const int32_t from = has_rank(holders, to) ? to : holders[replica % holders.size()];
           baseline.send(tensor, part, from, to, {});
         }
       }

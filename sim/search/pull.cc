@@ -115,8 +115,8 @@ void make_pull_balanced(Baseline& baseline) {
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return block(a) < block(b); });
-  std::map<int32_t, int64_t> sent;  // by holder
-  int32_t served = 0;               // blocks
+  std::map<int32_t, int64_t> sent;       // by holder
+  int32_t served = 0;                    // blocks
   std::map<int32_t, double> parameters;  // of the block, by reader
   for (size_t i = 0; i < order.size(); ++i) {
     const int32_t tensor = order[i];
@@ -127,8 +127,9 @@ void make_pull_balanced(Baseline& baseline) {
         static_cast<double>(std::max<int64_t>(
             baseline.tensor(tensor).shape.count > 0 ? baseline.tensor(tensor).shape[0] : 1, 1));
     for (const auto& [box, members] : baseline.groups(Side::kGen, tensor)) {
-      const double handled =
-          count_parameters(baseline.tensor(tensor)) > 1 ? share * static_cast<double>(box.extent(0)) : 1;
+      const double handled = count_parameters(baseline.tensor(tensor)) > 1
+                                 ? share * static_cast<double>(box.extent(0))
+                                 : 1;
       for (const int32_t to : members) {
         parameters[to] += handled;
         for (const auto& [region, holders] : sources) {
@@ -136,9 +137,8 @@ void make_pull_balanced(Baseline& baseline) {
           if (part.empty()) continue;
           int32_t from = to;
           if (!has_rank(holders, to)) {
-            from = *std::min_element(holders.begin(), holders.end(), [&](int32_t a, int32_t b) {
-              return sent[a] < sent[b];
-            });
+            from = *std::min_element(holders.begin(), holders.end(),
+                                     [&](int32_t a, int32_t b) { return sent[a] < sent[b]; });
             sent[from] += baseline.bytes(tensor, part);
           }
           baseline.send(tensor, part, from, to, turn);

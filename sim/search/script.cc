@@ -141,12 +141,11 @@ class ScriptPlanner {
       return {side == Side::kTrain ? Place::kTrain : Place::kGen,
               builder_.shard_with(side, move.tensor, rank, part.box)};
     };
-    const Spot source = move.source == Place::kStaging
-                            ? slot(move.source_slot)
-                            : shard(move.source == Place::kTrain ? Side::kTrain : Side::kGen,
-                                    move.from);
-    const Spot target =
-        move.target_slot >= 0 ? slot(move.target_slot) : shard(Side::kGen, move.to);
+    const Spot source =
+        move.source == Place::kStaging
+            ? slot(move.source_slot)
+            : shard(move.source == Place::kTrain ? Side::kTrain : Side::kGen, move.from);
+    const Spot target = move.target_slot >= 0 ? slot(move.target_slot) : shard(Side::kGen, move.to);
     builder_.add_piece(lane, step, move.from, move.to, move.tensor, part.box, source, target);
   }
 
@@ -182,8 +181,8 @@ class ScriptPlanner {
   int64_t message_;
   Plan plan_;
   Builder builder_;
-  std::vector<int32_t> slots_;  // index on the slot's rank
-  int32_t step_ = 0;            // next of the current lane
+  std::vector<int32_t> slots_;                                 // index on the slot's rank
+  int32_t step_ = 0;                                           // next of the current lane
   std::map<std::pair<int32_t, int32_t>, int32_t> first_step_;  // (lane, batch)
   std::vector<std::vector<int32_t>> last_;                     // rank, lane
   std::vector<std::vector<bool>> waited_;                      // rank, lane

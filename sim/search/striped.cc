@@ -63,7 +63,6 @@ class StripedRouter {
     return replicas;
   }
 
-
   void send(const Box& box, int32_t from, int32_t to, Place source, Turn turn) {
     baseline_.script.moves.push_back(
         {.tensor = tensor_, .box = box, .from = from, .to = to, .turn = turn, .source = source});
@@ -104,8 +103,7 @@ class StripedRouter {
         const Box part = intersect(region, stripe);
         if (part.empty()) continue;
         const int32_t to = members[member];
-        const int32_t from =
-            has_rank(holders, to) ? to : holders[turns[region]++ % holders.size()];
+        const int32_t from = has_rank(holders, to) ? to : holders[turns[region]++ % holders.size()];
         send(part, from, to, Place::kTrain, first);
       }
     }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/error.h"
 #include "exec/executor.h"
 #include "exec/host_backend.h"
 #include "plans/check.h"
@@ -184,12 +185,21 @@ int64_t wrong_bytes(const Plan& plan) {
 TEST(Replay, RandomLayoutPairsEqualGatherAndSlice) {
   Random random(2026);
   const auto strategies = list_strategies();
-  int64_t transfers = 0, copies = 0;
+  int64_t transfers = 0, copies = 0, refused = 0;
   for (int pair = 0; pair < kPairs * scale(); ++pair) {
     const Problem problem = random_problem(random);
     const std::string strategy = strategies[static_cast<size_t>(pair) % strategies.size()].first;
     SCOPED_TRACE("pair " + std::to_string(pair) + ", " + strategy);
-    const Plan plan = search(problem, {.strategy = strategy});  // checks the plan
+    Plan plan;
+    try {
+      plan = search(problem, {.strategy = strategy});  // checks the plan
+    } catch (const Error& error) {  // NCCL M2N serves meshes of even shards along one dimension
+      ASSERT_TRUE(strategy.starts_with("m2n") &&
+                  std::string(error.what()).starts_with(strategy + ": t"))
+          << error.what();
+      ++refused;
+      continue;
+    }
     EXPECT_GE(plan.prediction.predicted_s, plan.prediction.lower_bound_s * (1 - 1e-9));
     ASSERT_EQ(wrong_bytes(plan), 0);
     const PlanTotals totals = plan_totals(plan);
@@ -199,6 +209,7 @@ TEST(Replay, RandomLayoutPairsEqualGatherAndSlice) {
   // The pairs have to be worth the name.
   EXPECT_GT(transfers, kPairs);
   EXPECT_GT(copies, kPairs / 20);
+  EXPECT_LT(refused, 2 * kPairs * scale() / std::ssize(strategies));  // not all of m2n
 }
 
 }  // namespace
