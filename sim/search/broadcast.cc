@@ -276,7 +276,7 @@ void make_chain_broadcast(Baseline& baseline) {
 }
 
 void make_staged_broadcast(Baseline& baseline) {
-  const Stages stages(baseline.problem);
+  const TrainStages stages(baseline.problem);
   Broadcaster broadcaster(baseline, 0, 2, Spread::kTree);
   for (const bool experts : {false, true}) {
     for (int32_t stage = 0; stage < stages.count(); ++stage) {

@@ -58,7 +58,7 @@ int64_t count_runs(const Box& part, const Box& a, const Box& b) {
   return part.volume() / run;
 }
 
-Stages::Stages(const Problem& problem) {
+TrainStages::TrainStages(const Problem& problem) {
   std::map<std::vector<int32_t>, int32_t> known;
   for (const int32_t map : problem.train.tensor_map) {
     std::vector<int32_t> ranks;

@@ -25,9 +25,9 @@ bool has_rank(const std::vector<int32_t>& members, int32_t rank);
 int64_t count_runs(const Box& part, const Box& a, const Box& b);
 
 /// Pipeline stages, told by their ranks, numbered in order of the first tensor they hold.
-class Stages {
+class TrainStages {
  public:
-  explicit Stages(const Problem& problem);
+  explicit TrainStages(const Problem& problem);
   int32_t count() const { return static_cast<int32_t>(ranks_.size()); }
   int32_t of(int32_t tensor) const { return stage_[static_cast<size_t>(tensor)]; }
   const std::vector<int32_t>& ranks(int32_t stage) const {

@@ -271,7 +271,7 @@ class M2nCaller {
   }
 
   Baseline& baseline_;
-  const Stages stages_;
+  const TrainStages stages_;
   const bool chain_, by_node_;
   const int32_t lanes_;
   std::vector<int32_t> next_;  // by lane: batch

@@ -186,7 +186,7 @@ class MilesWriter {
   }
 
   Baseline& baseline_;
-  const Stages stages_;
+  const TrainStages stages_;
   const int32_t lanes_;
   std::map<int32_t, int32_t> engine_rank_;     // by gen rank
   std::vector<std::vector<int32_t>> targets_;  // by source of the current stage

@@ -108,7 +108,7 @@ void make_pull_first(Baseline& baseline) {
 }
 
 void make_pull_balanced(Baseline& baseline) {
-  const Stages stages(baseline.problem);
+  const TrainStages stages(baseline.problem);
   std::vector<int32_t> order = baseline.tensors;
   const auto block = [&](int32_t tensor) {
     return std::pair(stages.of(tensor), baseline.tensor(tensor).layer);

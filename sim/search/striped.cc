@@ -155,7 +155,7 @@ class StripedRouter {
   }
 
   Baseline& baseline_;
-  const Stages stages_;
+  const TrainStages stages_;
   int32_t batch_[kStreams] = {};
   std::vector<std::vector<Box>> held_;  // by member of the current group
   int32_t tensor_ = 0;
