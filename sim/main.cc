@@ -59,6 +59,13 @@ void add_inputs(CLI::App& command, InputSpec& inputs) {
                   "nodes of the cluster; default: as many as the ranks need")
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N");
+  command.add_option("--place", inputs.place, "place file: which rank runs on which GPU")
+      ->type_name("F");
+  command
+      .add_option("--exclude", inputs.exclude,
+                  "node, GPU or NIC to plan around, as in n3, n[0-3].gpu7, *.nic2; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("NAME");
 }
 
 void add_search(CLI::App& command, SearchOptions& search) {
@@ -266,7 +273,51 @@ int run(int argc, char** argv) {
   CLI::App* doctor_command =
       app.add_subcommand("doctor", "what this machine can do, and what brings the rest");
 
+  TopoImportOptions import;
+  TopoOptions topo;
+  CLI::App* topo_command = app.add_subcommand("topo", "read, look at and check fabrics");
+  topo_command->require_subcommand(1);
+  CLI::App* import_command = topo_command->add_subcommand(
+      "import",
+      "one fabric from what a cluster says: NCCL topology XML, nvidia-smi topo -m,\n"
+      "ibnetdiscover, iblinkinfo, Slurm topology.conf, a fabric's node");
+  import_command->add_option("file", import.files, "files to read, node and network files together")
+      ->required()
+      ->type_name("FILE...");
+  import_command->add_option("-o,--output", import.output, "fabric file to write; - for stdout")
+      ->required()
+      ->type_name("F");
+  import_command->add_option("--name", import.name, "name of the fabric; default: the file's")
+      ->type_name("NAME");
+  import_command->add_option("--gpu", import.gpu, "how fast one NVLink is, as in v100, h100, gb200")
+      ->type_name("GPU");
+  import_command
+      ->add_option("--nvlink", import.nvlink, "a GPU's port to an NVSwitch, where files do not say")
+      ->type_name("RATE");
+  import_command->add_option("--nic", import.nic, "rate of a NIC, where files do not say")
+      ->type_name("RATE");
+  import_command->add_option("--cost", import.cost, "cost model the fabric names [nominal]")
+      ->type_name("C");
+  const auto add_fabric = [&topo](CLI::App* command) {
+    command->add_option("fabric", topo.fabric, "name or YAML file")->required()->type_name("F");
+    command->add_option("--nodes", topo.nodes, "nodes, where the fabric leaves them open")
+        ->check(CLI::Range(1, 1 << 20))
+        ->type_name("N");
+    command->add_option("--exclude", topo.exclude, "node, GPU or NIC to leave out; may be repeated")
+        ->allow_extra_args(false)
+        ->type_name("NAME");
+  };
+  CLI::App* show_command = topo_command->add_subcommand("show", "a fabric as a tree, or drawn");
+  add_fabric(show_command);
+  show_command->add_option("--dot", topo.dot, "write it for Graphviz; - for stdout")
+      ->type_name("FILE");
+  show_command->add_option("--svg", topo.svg, "draw it with Graphviz")->type_name("FILE");
+  CLI::App* validate_command =
+      topo_command->add_subcommand("validate", "what looks wrong in a fabric; exit 1 if anything");
+  add_fabric(validate_command);
+
   add_usage_options(app, value_words(), REFIT_VERSION);
+
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> known;
     for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
@@ -291,6 +342,9 @@ int run(int argc, char** argv) {
   if (doctor_command->parsed()) return run_doctor(common);
   if (explain_command->parsed()) return run_explain(common, explain);
   if (calibrate_command->parsed()) return run_calibrate(common, calibrate);
+  if (import_command->parsed()) return run_topo_import(common, import);
+  if (show_command->parsed()) return run_topo_show(common, topo);
+  if (validate_command->parsed()) return run_topo_validate(common, topo);
   return run_export(common, exported);
 }
 

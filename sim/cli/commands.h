@@ -66,6 +66,17 @@ struct ReportOptions {
   std::vector<std::string> strategies;  // to compare with; empty: all when the plan is small
 };
 
+struct TopoImportOptions {
+  std::vector<std::string> files;
+  std::string output, name, gpu, nvlink, nic, cost;
+};
+
+struct TopoOptions {
+  std::string fabric, dot, svg;
+  int32_t nodes = 0;  // 0: those of the fabric, or as few as show it
+  std::vector<std::string> exclude;
+};
+
 // Each runs one command, prints to stdout and returns the exit code; errors are thrown.
 int run_plan(const Common& common, const PlanOptions& options);
 int run_compare(const Common& common, const CompareOptions& options);
@@ -78,5 +89,8 @@ int run_calibrate(const Common& common, const CalibrateOptions& options);
 int run_export(const Common& common, const ExportOptions& options);
 int run_report(const Common& common, const ReportOptions& options);
 int run_doctor(const Common& common);
+int run_topo_import(const Common& common, const TopoImportOptions& options);
+int run_topo_show(const Common& common, const TopoOptions& options);
+int run_topo_validate(const Common& common, const TopoOptions& options);
 
 }  // namespace refit::cli

@@ -36,8 +36,11 @@ std::vector<Partition> make_partitions(const Layout& train, const Layout& gen, c
   add(Cut::Kind::kGpu, -1, [](size_t gpu) { return static_cast<int32_t>(gpu); });
   add(Cut::Kind::kNode, -1, [&](size_t gpu) { return fabric.gpus[gpu].node; });
   add(Cut::Kind::kDomain, -1, [&](size_t gpu) { return fabric.gpus[gpu].domain; });
-  add(Cut::Kind::kRail, -1,
-      [&](size_t gpu) { return fabric.nics[static_cast<size_t>(fabric.gpus[gpu].nics[0])].rail; });
+  // A GPU without a NIC of its own is on a rail of its own, past those that there are.
+  add(Cut::Kind::kRail, -1, [&](size_t gpu) {
+    const std::vector<int32_t>& nics = fabric.gpus[gpu].nics;
+    return nics.empty() ? fabric.rails : fabric.nics[static_cast<size_t>(nics[0])].rail;
+  });
   for (int32_t side = 0; side < 2; ++side) {
     std::vector<char> on_side(fabric.gpus.size(), 0);
     for (const int32_t rank : (side == 0 ? train : gen).ranks)

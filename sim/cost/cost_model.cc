@@ -135,6 +135,7 @@ const LinkCost& link_cost(const CostModel& cost, LinkKind kind) {
       return cost.nvlink;
     case LinkKind::kNic:
     case LinkKind::kSpine:
+    case LinkKind::kPcie:
       return cost.net;
   }
   check_failed("a kind of link", __FILE__, __LINE__);

@@ -71,7 +71,7 @@ struct CostNotes {
 /// The text of a file that parse_cost reads back to the last of six digits.
 std::string print_cost(const CostModel& cost, const CostNotes& notes);
 
-/// NICs and the spine are the net.
+/// NICs, the spine and PCIe are the net.
 const LinkCost& link_cost(const CostModel& cost, LinkKind kind);
 
 /// Achievable rate of every link of the fabric, bytes/s. Bound and simulation use these.

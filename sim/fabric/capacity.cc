@@ -34,8 +34,8 @@ void add_edge(Graph& graph, size_t from, size_t to, int64_t capacity) {
 }  // namespace
 
 // All GPUs that send are one vertex, all that receive another: what is inside either never limits
-// the flow. A NIC is used by its own GPUs only, so that its links start and end there too. Switches
-// are what remains between the two.
+// the flow. Where PCIe never binds, a NIC is used by its own GPUs only, so that its links start and
+// end there too. Switches are what remains between the two, and NICs that hang from PCIe.
 double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
                     std::span<const double> link_rate) {
   REFIT_CHECK(link_rate.size() == fabric.links.size());
@@ -52,50 +52,57 @@ double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool 
   int exponent = 0;
   std::frexp(total, &exponent);
 
-  const size_t source = 0, sink = 1, first_switch = 2;
-  const size_t spine = first_switch + fabric.domains.size() + fabric.leaves.size();
-  std::vector<int64_t> from_source(spine + 1, 0), to_sink(spine + 1, 0);
-  const auto switch_of = [&](int32_t vertex) -> size_t {
-    const Vertex& v = fabric.vertices[static_cast<size_t>(vertex)];
-    if (v.kind == VertexKind::kSpine) return spine;
-    const size_t index = static_cast<size_t>(v.index);
-    return v.kind == VertexKind::kLeaf ? first_switch + fabric.domains.size() + index
-                                       : first_switch + index;
-  };
-  const auto is_switch = [&](const Vertex& v) {
-    return v.kind != VertexKind::kGpu && v.kind != VertexKind::kNic;
-  };
-  const auto may_send = [&](const Vertex& v) {
-    return (v.kind == VertexKind::kGpu ? sends : nic_sends)[static_cast<size_t>(v.index)] != 0;
-  };
-  const auto may_receive = [&](const Vertex& v) {
-    return v.kind == VertexKind::kGpu ? sends[static_cast<size_t>(v.index)] == 0
-                                      : nic_receives[static_cast<size_t>(v.index)] != 0;
-  };
-
-  Graph graph(spine + 1);
-  for (size_t id = 0; id < fabric.links.size(); ++id) {
-    const Link& link = fabric.links[id];
-    const Vertex& from = fabric.vertices[static_cast<size_t>(link.from)];
-    const Vertex& to = fabric.vertices[static_cast<size_t>(link.to)];
-    const int64_t capacity = std::llround(std::ldexp(link_rate[id], kFlowBits - exponent));
-    if (is_switch(from) && is_switch(to))
-      add_edge(graph, switch_of(link.from), switch_of(link.to), capacity);
-    else if (is_switch(to) && may_send(from))
-      from_source[switch_of(link.to)] += capacity;
-    else if (is_switch(from) && may_receive(to))
-      to_sink[switch_of(link.from)] += capacity;
-  }
-  for (size_t v = first_switch; v <= spine; ++v) {
-    if (from_source[v] > 0) add_edge(graph, source, v, from_source[v]);
-    if (to_sink[v] > 0) add_edge(graph, v, sink, to_sink[v]);
-  }
-  if (fabric.spine >= 0)
-    for (const Leaf& leaf : fabric.leaves) {
-      if (leaf.up < 0) add_edge(graph, switch_of(leaf.vertex), spine, kUnlimited);
-      if (leaf.down < 0) add_edge(graph, spine, switch_of(leaf.vertex), kUnlimited);
+  constexpr size_t kSource = 0, kSink = 1;
+  const size_t first_between = 2, nowhere = fabric.vertices.size() + first_between;
+  size_t count = first_between;
+  std::vector<size_t> place_from(fabric.vertices.size()), place_to(fabric.vertices.size());
+  for (size_t v = 0; v < fabric.vertices.size(); ++v) {
+    const Vertex& vertex = fabric.vertices[v];
+    const auto index = static_cast<size_t>(vertex.index);
+    if (vertex.kind == VertexKind::kGpu) {
+      place_from[v] = place_to[v] = sends[index] ? kSource : kSink;
+    } else if (vertex.kind == VertexKind::kNic && fabric.nics[index].hub < 0) {
+      place_from[v] = nic_sends[index] ? kSource : nowhere;
+      place_to[v] = nic_receives[index] ? kSink : nowhere;
+    } else {
+      place_from[v] = place_to[v] = count++;
     }
-  const int64_t flow = boost::push_relabel_max_flow(graph, source, sink);
+  }
+
+  Graph graph(count);
+  std::vector<int64_t> from_source(count, 0), to_sink(count, 0);
+  for (size_t id = 0; id < fabric.links.size(); ++id) {
+    const size_t from = place_from[static_cast<size_t>(fabric.links[id].from)];
+    const size_t to = place_to[static_cast<size_t>(fabric.links[id].to)];
+    const int64_t capacity = std::llround(std::ldexp(link_rate[id], kFlowBits - exponent));
+    if (from == nowhere || to == nowhere || from == kSink || to == kSource || capacity == 0)
+      continue;
+    if (from == kSource)
+      from_source[to] += capacity;
+    else if (to == kSink)
+      to_sink[from] += capacity;
+    else
+      add_edge(graph, from, to, capacity);
+  }
+  for (size_t v = kSink; v < count; ++v) {
+    if (from_source[v] > 0) add_edge(graph, kSource, v, from_source[v]);
+    if (to_sink[v] > 0) add_edge(graph, v, kSink, to_sink[v]);
+  }
+  const auto place = [&](int32_t vertex) { return place_from[static_cast<size_t>(vertex)]; };
+  for (const Switch& leaf : fabric.leaves) {
+    const int32_t parent =
+        leaf.parent >= 0 ? fabric.leaves[static_cast<size_t>(leaf.parent)].vertex : fabric.spine;
+    if (parent < 0) continue;
+    if (leaf.up < 0) add_edge(graph, place(leaf.vertex), place(parent), kUnlimited);
+    if (leaf.down < 0) add_edge(graph, place(parent), place(leaf.vertex), kUnlimited);
+  }
+  for (const Nic& nic : fabric.nics) {
+    if (nic.hub < 0) continue;
+    const int32_t hub = fabric.hubs[static_cast<size_t>(nic.hub)].vertex;
+    add_edge(graph, place(nic.vertex), place(hub), kUnlimited);
+    add_edge(graph, place(hub), place(nic.vertex), kUnlimited);
+  }
+  const int64_t flow = boost::push_relabel_max_flow(graph, kSource, kSink);
   return std::ldexp(static_cast<double>(flow), exponent - kFlowBits);
 }
 

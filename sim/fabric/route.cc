@@ -1,41 +1,213 @@
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "base/error.h"
 #include "sim/fabric/fabric.h"
 
 namespace refit {
+namespace {
+
+const Gpu& gpu_at(const Fabric& fabric, int32_t id) { return fabric.gpus[static_cast<size_t>(id)]; }
+const Nic& nic_at(const Fabric& fabric, int32_t id) { return fabric.nics[static_cast<size_t>(id)]; }
+const Vertex& vertex_at(const Fabric& fabric, int32_t id) {
+  return fabric.vertices[static_cast<size_t>(id)];
+}
+
+/// Adds the links from one switch of a tree to another: up to where the ways meet, then down. False
+/// when they meet nowhere; `top` says whether the roots are joined.
+bool cross_tree(const std::vector<Switch>& tree, int32_t from, int32_t to, bool top,
+                std::vector<int32_t>& links) {
+  const auto at = [&](int32_t id) -> const Switch& { return tree[static_cast<size_t>(id)]; };
+  const auto depth = [&](int32_t id) {
+    int32_t steps = 0;
+    for (; id >= 0; id = at(id).parent) ++steps;
+    return steps;
+  };
+  std::vector<int32_t> down;
+  const auto climb = [&] {
+    if (at(from).up >= 0) links.push_back(at(from).up);
+    from = at(from).parent;
+  };
+  const auto descend = [&] {
+    if (at(to).down >= 0) down.push_back(at(to).down);
+    to = at(to).parent;
+  };
+  int32_t from_depth = depth(from), to_depth = depth(to);
+  for (; from_depth > to_depth; --from_depth) climb();
+  for (; to_depth > from_depth; --to_depth) descend();
+  while (from != to) {
+    climb();
+    descend();
+  }
+  links.insert(links.end(), down.rbegin(), down.rend());
+  return from >= 0 || top;
+}
+
+/// The fewest bridges from one GPU of a domain to another: breadth first, lowest number first.
+std::vector<int32_t> cross_bridges(const Fabric& fabric, int32_t from, int32_t to) {
+  const std::vector<int32_t>& members =
+      fabric.domains[static_cast<size_t>(gpu_at(fabric, from).domain)];
+  const auto position = [&](int32_t gpu) {
+    return static_cast<size_t>(std::ranges::lower_bound(members, gpu) - members.begin());
+  };
+  std::vector<int32_t> link_into(members.size(), -1), queue = {from};
+  for (size_t i = 0; i < queue.size() && link_into[position(to)] < 0; ++i)
+    for (const int32_t id : gpu_at(fabric, queue[i]).bridges) {
+      const int32_t next = vertex_at(fabric, fabric.links[static_cast<size_t>(id)].to).index;
+      if (next == from || link_into[position(next)] >= 0) continue;
+      link_into[position(next)] = id;
+      queue.push_back(next);
+    }
+  std::vector<int32_t> links;
+  for (int32_t at = to; at != from;) {
+    const int32_t id = link_into[position(at)];
+    REFIT_CHECK(id >= 0);
+    links.push_back(id);
+    at = vertex_at(fabric, fabric.links[static_cast<size_t>(id)].from).index;
+  }
+  std::ranges::reverse(links);
+  return links;
+}
+
+std::vector<int32_t> cross_nvlink(const Fabric& fabric, int32_t from, int32_t to) {
+  if (from == to) return {};
+  if (gpu_at(fabric, from).nvlink_out >= 0)
+    return {gpu_at(fabric, from).nvlink_out, gpu_at(fabric, to).nvlink_in};
+  return cross_bridges(fabric, from, to);
+}
+
+bool has_host_path(const Gpu& from, const Gpu& to) {
+  return from.node == to.node && from.domain != to.domain && from.hub >= 0 && to.hub >= 0;
+}
+
+std::vector<int32_t> cross_host(const Fabric& fabric, const Gpu& from, const Gpu& to) {
+  std::vector<int32_t> links = {from.pcie_out};
+  REFIT_CHECK(cross_tree(fabric.hubs, from.hub, to.hub, true, links));
+  links.push_back(to.pcie_in);
+  return links;
+}
+
+/// From a GPU to the wire of a NIC of its node, or back; over PCIe where that may bind.
+void cross_nic(const Fabric& fabric, const Gpu& gpu, const Nic& nic, bool out,
+               std::vector<int32_t>& links) {
+  const bool over_pcie = gpu.hub >= 0 && nic.hub >= 0;
+  if (!out) links.push_back(nic.in);
+  if (over_pcie) {
+    if (out) links.push_back(gpu.pcie_out);
+    REFIT_CHECK(
+        cross_tree(fabric.hubs, out ? gpu.hub : nic.hub, out ? nic.hub : gpu.hub, true, links));
+    if (!out) links.push_back(gpu.pcie_in);
+  }
+  if (out) links.push_back(nic.out);
+}
+
+int32_t leaf_of(const Fabric& fabric, const Nic& nic) {
+  return vertex_at(fabric, fabric.links[static_cast<size_t>(nic.out)].to).index;
+}
+
+/// A GPU and the NIC of its own that its traffic passes.
+struct NicPath {
+  int32_t gpu = -1, nic = -1;
+};
+
+/// The peers over which a GPU may reach the network: of its node and domain, with NICs; itself
+/// first.
+std::vector<int32_t> list_peers(const Fabric& fabric, int32_t id) {
+  const Gpu& gpu = gpu_at(fabric, id);
+  std::vector<int32_t> peers;
+  if (!gpu.nics.empty()) peers.push_back(id);
+  for (const int32_t peer : fabric.nodes[static_cast<size_t>(gpu.node)].gpus)
+    if (peer != id && gpu_at(fabric, peer).domain == gpu.domain &&
+        !gpu_at(fabric, peer).nics.empty())
+      peers.push_back(peer);
+  return peers;
+}
+
+std::optional<NicPath> choose_port(const Fabric& fabric, int32_t id, int32_t way) {
+  const Gpu& gpu = gpu_at(fabric, id);
+  const auto turn = static_cast<size_t>(way);
+  if (!gpu.nics.empty()) return NicPath{id, gpu.nics[turn % gpu.nics.size()]};
+  const std::vector<int32_t> peers = list_peers(fabric, id);
+  if (peers.empty()) return std::nullopt;
+  const int32_t peer = peers[(static_cast<size_t>(gpu.device) + turn) % peers.size()];
+  return NicPath{peer, gpu_at(fabric, peer).nics[turn % gpu_at(fabric, peer).nics.size()]};
+}
+
+/// The path between two GPUs over these two NICs; nothing when no switch joins them.
+std::optional<std::vector<int32_t>> cross_network(const Fabric& fabric, int32_t from,
+                                                  const NicPath& sender, int32_t to,
+                                                  const NicPath& receiver) {
+  std::vector<int32_t> links = cross_nvlink(fabric, from, sender.gpu);
+  const Nic& out = nic_at(fabric, sender.nic);
+  const Nic& in = nic_at(fabric, receiver.nic);
+  if (sender.nic == receiver.nic) return std::nullopt;
+  cross_nic(fabric, gpu_at(fabric, sender.gpu), out, true, links);
+  const int32_t first = leaf_of(fabric, out), last = leaf_of(fabric, in);
+  if (!cross_tree(fabric.leaves, first, last, fabric.spine >= 0, links)) return std::nullopt;
+  cross_nic(fabric, gpu_at(fabric, receiver.gpu), in, false, links);
+  const std::vector<int32_t> last_hop = cross_nvlink(fabric, receiver.gpu, to);
+  links.insert(links.end(), last_hop.begin(), last_hop.end());
+  return links;
+}
+
+}  // namespace
 
 std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way) {
   const auto count = static_cast<int32_t>(fabric.gpus.size());
   REFIT_CHECK(from_gpu >= 0 && from_gpu < count && to_gpu >= 0 && to_gpu < count && way >= 0);
   if (from_gpu == to_gpu) return {};
-  const Gpu& from = fabric.gpus[static_cast<size_t>(from_gpu)];
-  const Gpu& to = fabric.gpus[static_cast<size_t>(to_gpu)];
-  if (from.domain == to.domain) return {from.nvlink_out, to.nvlink_in};
+  const Gpu& from = gpu_at(fabric, from_gpu);
+  const Gpu& to = gpu_at(fabric, to_gpu);
+  if (from.domain == to.domain) return cross_nvlink(fabric, from_gpu, to_gpu);
+  if (has_host_path(from, to)) return cross_host(fabric, from, to);
 
-  const auto own_nic = [&](const Gpu& gpu) -> const Nic& {
-    const size_t own = static_cast<size_t>(way) % gpu.nics.size();
-    return fabric.nics[static_cast<size_t>(gpu.nics[own])];
-  };
-  const auto leaf_of = [&](int32_t vertex) -> const Leaf& {
-    return fabric.leaves[static_cast<size_t>(fabric.vertices[static_cast<size_t>(vertex)].index)];
-  };
-  const Nic& sender = own_nic(from);
-  const Nic& receiver = own_nic(to);
-  const Leaf& first = leaf_of(fabric.links[static_cast<size_t>(sender.out)].to);
-  const Leaf& last = leaf_of(fabric.links[static_cast<size_t>(receiver.in)].from);
-  if (first.vertex == last.vertex) return {sender.out, receiver.in};
-  if (fabric.spine < 0)
+  const std::optional<NicPath> sender = choose_port(fabric, from_gpu, way);
+  const std::optional<NicPath> receiver = choose_port(fabric, to_gpu, way);
+  for (const auto& [port, gpu] : {std::pair{&sender, &from}, std::pair{&receiver, &to}})
+    if (!*port)
+      fail(fmt::format("fabric {}", fabric.name),
+           fmt::format("no NIC of {} or of a peer in its NVLink domain and node",
+                       vertex_at(fabric, gpu->vertex).name),
+           "a way to the network");
+  std::optional<std::vector<int32_t>> links =
+      cross_network(fabric, from_gpu, *sender, to_gpu, *receiver);
+  if (!links)
     fail(fmt::format("fabric {}", fabric.name),
          fmt::format("no path from {} (rail {}) to {} (rail {}): nothing joins the rails; relay "
                      "through a GPU of the same NVLink domain",
-                     fabric.vertices[static_cast<size_t>(from.vertex)].name, sender.rail,
-                     fabric.vertices[static_cast<size_t>(to.vertex)].name, receiver.rail));
-  std::vector<int32_t> links = {sender.out};
-  if (first.up >= 0) links.push_back(first.up);
-  if (last.down >= 0) links.push_back(last.down);
-  links.push_back(receiver.in);
-  return links;
+                     vertex_at(fabric, from.vertex).name, nic_at(fabric, sender->nic).rail,
+                     vertex_at(fabric, to.vertex).name, nic_at(fabric, receiver->nic).rail));
+  return std::move(*links);
+}
+
+std::vector<Route> list_routes(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu) {
+  const auto count = static_cast<int32_t>(fabric.gpus.size());
+  REFIT_CHECK(from_gpu >= 0 && from_gpu < count && to_gpu >= 0 && to_gpu < count);
+  if (from_gpu == to_gpu) return {{RouteClass::kSelf, {}}};
+  const Gpu& from = gpu_at(fabric, from_gpu);
+  const Gpu& to = gpu_at(fabric, to_gpu);
+  std::vector<Route> routes;
+  if (from.domain == to.domain)
+    routes.push_back({RouteClass::kNvlink, cross_nvlink(fabric, from_gpu, to_gpu)});
+  if (has_host_path(from, to)) routes.push_back({RouteClass::kHost, cross_host(fabric, from, to)});
+  for (const int32_t peer : list_peers(fabric, from_gpu))
+    for (const int32_t out : gpu_at(fabric, peer).nics)
+      for (const int32_t in : to.nics) {
+        const bool one_leaf =
+            leaf_of(fabric, nic_at(fabric, out)) == leaf_of(fabric, nic_at(fabric, in));
+        if (peer != from_gpu && !one_leaf) continue;
+        std::optional<std::vector<int32_t>> links =
+            cross_network(fabric, from_gpu, {peer, out}, to_gpu, {to_gpu, in});
+        if (!links) continue;
+        const RouteClass kind = peer != from_gpu ? RouteClass::kPeerNic
+                                : one_leaf       ? RouteClass::kOwnNic
+                                                 : RouteClass::kSpine;
+        routes.push_back({kind, std::move(*links)});
+      }
+  std::ranges::stable_sort(routes, {}, &Route::kind);
+  return routes;
 }
 
 }  // namespace refit

@@ -7,11 +7,13 @@
 
 #include "base/document.h"
 #include "base/error.h"
+#include "base/file.h"
 
 namespace refit {
 namespace {
 
 constexpr const char* kOptions = "options";
+constexpr int32_t kMostGrown = 64;  // times the nodes that the ranks alone need
 
 const std::string& input_text(const Plan& plan, const std::string& name) {
   for (const auto& [key, text] : plan.inputs) {
@@ -46,6 +48,51 @@ void load_sides(const std::string& train, const std::string& gen, Problem& probl
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
 }
 
+/// Makes the fabric, without what is excluded, and puts every rank on a GPU. Returns the nodes that
+/// were made.
+int32_t place_on_fabric(const InputSpec& spec, const FabricSource& source,
+                        const FabricSource& place, Problem& problem) {
+  const std::vector<int32_t>&train = problem.train.ranks, &gen = problem.gen.ranks;
+  const NodeShape shape = node_shape(source);
+  const int32_t wanted = spec.nodes > 0 ? spec.nodes : shape.fixed_nodes;
+  const auto make = [&](int32_t nodes) {
+    const Fabric whole = make_fabric(source, nodes);
+    problem.fabric = spec.exclude.empty() ? whole : exclude(whole, spec.exclude);
+    const PlacedRanks placed = place_ranks(problem.fabric, train, gen, place);
+    problem.gpu_of_rank = placed.gpu;
+    if (placed.nodes == 0) return 0;
+    const std::string& last = problem.fabric.nodes[static_cast<size_t>(placed.nodes) - 1].name;
+    const auto named = [&](const Node& node) { return node.name == last; };
+    return static_cast<int32_t>(std::ranges::find_if(whole.nodes, named) - whole.nodes.begin()) + 1;
+  };
+  if (shape.listed || (wanted > 0 && (!spec.exclude.empty() || !place.text.empty()))) {
+    make(wanted);
+    return wanted;
+  }
+  const int32_t least = place_ranks(shape, train, gen).nodes;
+  if (wanted > 0 && least > wanted) {
+    fail(fmt::format("--fabric {}", spec.fabric),
+         fmt::format("{} nodes of {} GPUs", wanted, shape.gpus_per_node),
+         fmt::format("at least {} nodes for {} train and {} gen ranks", least, train.size(),
+                     gen.size()));
+  }
+  if (spec.exclude.empty() && place.text.empty()) {
+    const int32_t nodes = std::max(wanted, least);
+    make(nodes);
+    return nodes;
+  }
+  // What is excluded or named may lie further out: enough nodes first, then those that are used.
+  for (int32_t nodes = least;; nodes *= 2) {
+    try {
+      const int32_t used = make(nodes);
+      if (used < nodes) make(std::max(used, 1));
+      return std::max(used, 1);
+    } catch (const Error&) {
+      if (nodes >= kMostGrown * least) throw;
+    }
+  }
+}
+
 }  // namespace
 
 void load_demand(const InputSpec& spec, Problem& problem, std::vector<std::string>* notes) {
@@ -63,29 +110,24 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
   Problem problem;
   load_demand(spec, problem, notes);
   const FabricSource fabric = load_fabric_source(spec.fabric);
-  const NodeShape shape = node_shape(fabric);
-  const PlacedRanks placed = place_ranks(shape, problem.train.ranks, problem.gen.ranks);
-  const int32_t wanted = spec.nodes > 0 ? spec.nodes : shape.fixed_nodes;
-  if (wanted > 0 && placed.nodes > wanted) {
-    fail(fmt::format("--fabric {}", spec.fabric),
-         fmt::format("{} nodes of {} GPUs", wanted, shape.gpus_per_node),
-         fmt::format("at least {} nodes for {} train and {} gen ranks", placed.nodes,
-                     problem.train.ranks.size(), problem.gen.ranks.size()));
-  }
-  const int32_t nodes = std::max(wanted, placed.nodes);
-  problem.fabric = make_fabric(fabric, nodes);
-  problem.gpu_of_rank = placed.gpu;
+  const FabricSource place = spec.place.empty()
+                                 ? FabricSource{}
+                                 : FabricSource{.text = read_file(spec.place), .name = spec.place};
+  const int32_t nodes = place_on_fabric(spec, fabric, place, problem);
   const CostSource cost =
       load_cost_source(spec.cost.empty() ? problem.fabric.default_cost : spec.cost);
   problem.cost = parse_cost(cost);
 
-  const nlohmann::ordered_json options = {{"model_name", problem.model.name},
-                                          {"fabric_name", problem.fabric.name},
-                                          {"cost_name", problem.cost.name},
-                                          {"nodes", nodes},
-                                          {"dtype", spec.dtype},
-                                          {"mtp", spec.mtp},
-                                          {"unknown_replicate", spec.unknown_replicate}};
+  nlohmann::ordered_json options = {{"model_name", problem.model.name},
+                                    {"fabric_name", problem.fabric.name},
+                                    {"cost_name", problem.cost.name},
+                                    {"nodes", nodes},
+                                    {"dtype", spec.dtype},
+                                    {"mtp", spec.mtp},
+                                    {"unknown_replicate", spec.unknown_replicate}};
+  // Only where they are given: a plan made without them stays the same file.
+  if (!place.text.empty()) options["place"] = place.text;
+  if (!spec.exclude.empty()) options["exclude"] = spec.exclude;
   problem.inputs = {
       {"model", resolve_model(spec.model)},
       {"train", resolve_layout(spec.train, Side::kTrain)},
@@ -129,6 +171,10 @@ PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::str
                             ? shape.fixed_nodes
                             : std::max(needed, fabric.empty() ? kept_nodes : needed);
   world.fabric = make_fabric(source, nodes);
+  std::vector<std::string> excluded;
+  if (const Value* names = options.find("exclude"))
+    for (size_t i = 0; i < names->size(); ++i) excluded.push_back((*names)[i].as_text());
+  if (fabric.empty() && !excluded.empty()) world.fabric = exclude(world.fabric, excluded);
   // Another fabric brings its own cost model, unless the user names one.
   const CostSource kept_cost{input_text(plan, "cost"), "the plan's cost model"};
   world.cost = parse_cost(!cost.empty()     ? load_cost_source(cost)

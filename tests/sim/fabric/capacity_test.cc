@@ -117,7 +117,7 @@ double plain_flow(const Fabric& fabric, const std::vector<char>& sends,
     }
   }
   if (fabric.spine >= 0)
-    for (const Leaf& leaf : fabric.leaves)
+    for (const Switch& leaf : fabric.leaves)
       if (leaf.up < 0)
         left[static_cast<size_t>(leaf.vertex)][static_cast<size_t>(fabric.spine)] =
             left[static_cast<size_t>(fabric.spine)][static_cast<size_t>(leaf.vertex)] = unlimited;
