@@ -14,13 +14,16 @@ namespace {
 
 using Unit = std::pair<const char*, double>;
 
-/// The shortest of the texts that read back as exactly this value.
+/// A text that reads back as exactly this value: in the first unit in which it is a short whole
+/// number, else the shortest.
 template <typename Parse>
 std::string print_exact(double value, std::initializer_list<Unit> units, const Parse& parse) {
+  constexpr size_t kShort = 8;
   std::string best;
   for (const auto& [unit, scale] : units) {
     const std::string text = fmt::format("{}{}", value / scale, unit);
     if (text.find('e') != std::string::npos || parse(text, "fabric") != value) continue;
+    if (text.find('.') == std::string::npos && text.size() <= kShort) return text;
     if (best.empty() || text.size() < best.size()) best = text;
   }
   REFIT_CHECK(!best.empty());
@@ -28,7 +31,13 @@ std::string print_exact(double value, std::initializer_list<Unit> units, const P
 }
 
 std::string exact_rate(double rate) {
-  return print_exact(rate, {{"Gbps", 0.125e9}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"B/s", 1}},
+  return print_exact(rate, {{"GB/s", 1e9}, {"Gbps", 0.125e9}, {"MB/s", 1e6}, {"B/s", 1}},
+                     parse_rate);
+}
+
+/// Of NICs and switches, of which people think in bits.
+std::string exact_net_rate(double rate) {
+  return print_exact(rate, {{"Gbps", 0.125e9}, {"Tbps", 0.125e12}, {"GB/s", 1e9}, {"B/s", 1}},
                      parse_rate);
 }
 
@@ -79,12 +88,12 @@ void print_kind(const NodeKind& kind, const std::string& indent, std::string& ou
   if (!kind.nics.empty()) {
     if (is_plain(kind)) {
       line(fmt::format("nics: {}", kind.nics.size()));
-      line("nic: " + exact_rate(kind.nics[0].rate));
+      line("nic: " + exact_net_rate(kind.nics[0].rate));
     } else {
       line("nics:");
       for (const NicPort& nic : kind.nics)
         line(fmt::format("  - {{name: {}, rate: {}, rail: {}, gpus: {}}}", quoted(nic.name),
-                         exact_rate(nic.rate), nic.rail, numbers(nic.gpus)));
+                         exact_net_rate(nic.rate), nic.rail, numbers(nic.gpus)));
     }
     line("nic_latency: " + exact_time(kind.nic_latency));
   }
@@ -125,7 +134,7 @@ void print_network(const FabricFile& file, std::string& out) {
     if (item.parent >= 0)
       out += ", parent: " + quoted(file.switches[static_cast<size_t>(item.parent)].name);
     if (item.up.rate > 0)
-      out += ", up: " + exact_rate(item.up.rate) + ", latency: " + exact_time(item.up.latency);
+      out += ", up: " + exact_net_rate(item.up.rate) + ", latency: " + exact_time(item.up.latency);
     out += "}\n";
   }
 }
@@ -218,7 +227,7 @@ std::string print_fabric_file(const FabricFile& file) {
   if (!file.changes.empty()) out += "links:\n";
   for (const LinkChange& change : file.changes) {
     out += "  - {name: " + quoted(change.links);
-    if (change.rate > 0) out += ", rate: " + exact_rate(change.rate);
+    if (change.rate > 0) out += ", rate: " + exact_net_rate(change.rate);
     if (change.factor != 1) out += fmt::format(", factor: {}", change.factor);
     if (change.latency >= 0) out += ", latency: " + exact_time(change.latency);
     out += "}\n";

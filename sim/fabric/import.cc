@@ -20,6 +20,18 @@ bool finds(const std::string& text, const char* pattern) {
   return std::regex_search(text, std::regex(pattern, std::regex::multiline | std::regex::icase));
 }
 
+/// A line that begins with GPU0 (or another) and goes on as a row or header does.
+bool has_gpu_matrix(const std::string& text) {
+  for (const std::string_view line : split_lines(text)) {
+    const std::vector<std::string_view> words = split_words(line.substr(0, 200));
+    if (words.size() < 2 || words[0].find("GPU") > 4) continue;
+    for (const std::string_view next :
+         {"X", "NV", "GPU", "CPU", "PIX", "PXB", "PHB", "NODE", "SYS"})
+      if (words[1].starts_with(next)) return true;
+  }
+  return false;
+}
+
 /// What the file is, from its content; what it should not be is refused by name.
 FileKind find_kind(const ImportFile& file) {
   const std::string& text = file.text;
@@ -35,7 +47,7 @@ FileKind find_kind(const ImportFile& file) {
   if (finds(text, "==\\(|^(Switch|Ca)\\s+\\d+\\s+\"|^(CA|SW)\\s+\\d+\\s+\\d+\\s+0x"))
     return FileKind::kInfiniband;
   if (finds(text, "^#?\\s*(SwitchName|BlockName)=")) return FileKind::kSlurm;
-  if (finds(text, "\\bGPU\\d+\\s.*(\\bX\\b|\\bGPU\\d|CPU)")) return FileKind::kSmiTopo;
+  if (has_gpu_matrix(text)) return FileKind::kSmiTopo;
   if (finds(text, "^default_cost:")) return FileKind::kFabric;
   if (finds(text, "^npus_count:")) fail(file.name, "a network of ASTRA-sim", kExpected);
   if (finds(text, "^Tiers\\s+\\d")) fail(file.name, "a topology of htsim", kExpected);

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <regex>
 #include <set>
 
@@ -53,6 +55,38 @@ std::pair<std::string, std::string> split_host(const std::string& description) {
   return {host, match[2]};
 }
 
+/// A text without the quotes that should be around it: up to what the tools print next.
+std::string before_lid(const std::string& rest) {
+  size_t end = rest.size();
+  for (const char* next : {" enhanced port", " base port", " lid "})
+    end = std::min(end, rest.find(next));
+  return std::string(trim(std::string_view(rest).substr(0, end)));
+}
+
+/// "host-2" before "host-10".
+bool comes_before(std::string_view a, std::string_view b) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  while (!a.empty() && !b.empty()) {
+    if (!is_digit(a[0]) || !is_digit(b[0])) {
+      if (a[0] != b[0]) return a[0] < b[0];
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+      continue;
+    }
+    const auto take = [&](std::string_view& text) {
+      const size_t length =
+          static_cast<size_t>(std::ranges::find_if_not(text, is_digit) - text.begin());
+      std::string_view number = text.substr(0, length);
+      text.remove_prefix(length);
+      number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+      return number;
+    };
+    const std::string_view x = take(a), y = take(b);
+    if (x != y) return x.size() != y.size() ? x.size() < y.size() : x < y;
+  }
+  return a.size() < b.size();
+}
+
 struct End {
   std::string id;  // GUID, or what else the file tells ends apart by
   int port = 0;
@@ -80,6 +114,13 @@ class InfinibandReader {
     int line = 0;
     bool both = false;
   };
+
+  /// Lines that regular expressions are safe on.
+  std::string short_line(std::string_view raw, int number) const {
+    if (raw.size() > 2000)
+      fail(place(number), fmt::format("a line of {} characters", raw.size()), "at most 2000");
+    return std::string(trim(raw));
+  }
 
   std::string place(int line) const { return fmt::format("{}:{}", file_.name, line); }
 
@@ -113,9 +154,9 @@ class InfinibandReader {
   }
 
   void read_discovered() {
-    static const std::regex kRecord(R"((Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*(?:#\s*(.*))?)");
+    static const std::regex kRecord(R"re((Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*(?:#\s*(.*))?)re");
     static const std::regex kPort(
-        R"(\[(\d+)\](?:\([^)]*\))?\s+"([^"]+)"\[(\d+)\](?:\([^)]*\))?\s*#\s*(.*))");
+        R"re(\[(\d+)\](?:\([^)]*\))?\s+"([^"]+)"\[(\d+)\](?:\([^)]*\))?\s*#\s*(.*))re");
     static const std::regex kQuoted(R"re(.*"([^"]*)".*)re");
     static const std::regex kSpeed(R"(.*\b(\d+)x([A-Z]+\d*)\s*)");
     static const std::regex kLine(
@@ -126,7 +167,7 @@ class InfinibandReader {
     int number = 0, skipped = 0;
     for (const std::string_view raw : split_lines(file_.text)) {
       ++number;
-      const std::string line(trim(raw));
+      const std::string line = short_line(raw, number);
       if (line.empty()) {
         inside = false;
         continue;
@@ -139,7 +180,8 @@ class InfinibandReader {
         record = {.id = match[2], .port = 0, .is_switch = match[1] == "Switch", .description = ""};
         const std::string rest = match[3];
         std::smatch name;
-        record.description = std::regex_match(rest, name, kQuoted) ? name[1].str() : rest;
+        record.description =
+            std::regex_match(rest, name, kQuoted) ? name[1].str() : before_lid(rest);
         inside = true;
       } else if (inside && std::regex_match(line, match, kPort)) {
         End here = record;
@@ -149,7 +191,10 @@ class InfinibandReader {
         there.is_switch = there.id.starts_with("S-");
         const std::string rest = match[4];
         std::smatch name, speed;
-        if (std::regex_match(rest, name, kQuoted)) there.description = name[1];
+        if (std::regex_match(rest, name, kQuoted))
+          there.description = name[1];
+        else if (record.is_switch)
+          there.description = before_lid(rest);
         if (!std::regex_match(rest, speed, kSpeed))
           fail(place(number), quote(rest), "a width and speed, as in 4xNDR");
         add(here, there, speed_of(speed[1], speed[2], number), number);
@@ -182,12 +227,19 @@ class InfinibandReader {
   void read_linkinfo() {
     static const std::regex kBlock(R"((Switch|CA):\s+(?:(0x[0-9a-f]+)\s+)?(.*?):?)");
     static const std::regex kPort(
-        R"((?:0x[0-9a-f]+\s+)?(?:"[^"]*"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(\d+)X\s+([0-9.]+)\s+Gbps\s+Active/\s*LinkUp\)==>\s*(?:0x[0-9a-f]+\s+)?(\d+)\s+(\d+)\[\s*\]\s*"([^"]*)".*)");
+        R"re((?:0x[0-9a-f]+\s+)?(?:"[^"]*"\s+)?(\d+)\s+(\d+)\[\s*\]\s*==\(\s*(\d+)X\s+([0-9.]+)\s+Gbps\s+Active/\s*LinkUp\)==>\s*(?:0x[0-9a-f]+\s+)?(\d+)\s+(\d+)\[\s*\]\s*"([^"]*)".*)re");
+    std::set<std::string> switches;
+    for (const std::string_view raw : split_lines(file_.text)) {
+      const std::string line = short_line(raw, 0);
+      std::smatch match;
+      if (line.starts_with("Switch:") && std::regex_match(line, match, kBlock))
+        switches.insert(match[3]);
+    }
     End block;
     int number = 0;
     for (const std::string_view raw : split_lines(file_.text)) {
       ++number;
-      const std::string line(trim(raw));
+      const std::string line = short_line(raw, number);
       std::smatch match;
       if (line.find("==(") == std::string::npos) {
         if (!std::regex_match(line, match, kBlock)) continue;
@@ -204,7 +256,7 @@ class InfinibandReader {
       here.port = std::stoi(match[2]);
       End there{.id = "lid " + match[5].str(),
                 .port = std::stoi(match[6]),
-                .is_switch = split_host(match[7]).first.empty(),
+                .is_switch = switches.contains(match[7]),
                 .description = match[7]};
       add(here, there, std::stod(match[3]) * lane_rate(std::stod(match[4])) * 1e9 / 8, number);
     }
@@ -264,6 +316,9 @@ class InfinibandReader {
     note(nameless, "NICs left out: their text names no host");
     note(one_sided, "cables that only one end lists");
     if (network.hosts.empty()) fail(file_.name, "no host", "NICs whose text names their host");
+    std::ranges::stable_sort(network.hosts, [](const NetworkHost& a, const NetworkHost& b) {
+      return comes_before(a.name, b.name);
+    });
     network.switches = make_tree(leaves, cables, file_.name, notes_);
     return network;
   }
@@ -372,10 +427,18 @@ std::vector<SwitchEntry> make_tree(const std::vector<std::string>& leaves,
   if (unreached > 0)
     notes.push_back(fmt::format("{}: {} switches without hosts below left out", place, unreached));
 
-  // Parents first.
-  std::vector<SwitchEntry> switches(from_below.rbegin(), from_below.rend());
-  for (SwitchEntry& item : switches)
-    if (item.parent >= 0) item.parent = static_cast<int32_t>(switches.size()) - 1 - item.parent;
+  // Parents first: the tiers from the top.
+  std::vector<size_t> order(from_below.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto tier_of = [&](size_t g) { return g < members.size() ? tier[members[g][0]] : 1; };
+  std::ranges::stable_sort(order, std::greater(), tier_of);
+  std::vector<int32_t> position(order.size());
+  for (size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<int32_t>(i);
+  std::vector<SwitchEntry> switches;
+  for (const size_t g : order) {
+    SwitchEntry& item = switches.emplace_back(from_below[g]);
+    if (item.parent >= 0) item.parent = position[static_cast<size_t>(item.parent)];
+  }
   return switches;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <pugixml.hpp>
@@ -76,6 +77,9 @@ class XmlReader {
         note_once(fmt::format("<{}>", child.name()));
     }
     if (systems_.empty()) fail(place(root), "no <cpu>", "the CPUs of a node");
+    if (!outside_.empty())
+      notes_.push_back(fmt::format("{}: left out {} nets outside PCIe, such as {}", file_.name,
+                                   outside_.size(), *outside_.begin()));
     std::vector<System> result_systems;
     for (const std::string& host : order_) result_systems.push_back(std::move(systems_[host]));
     return result_systems;
@@ -106,7 +110,7 @@ class XmlReader {
         read_pci(child, {}, system);
       else if (std::strcmp(child.name(), "nic") == 0)
         for (const pugi::xml_node net : child.children("net"))
-          note_once(fmt::format("net {} outside PCIe", net.attribute("name").value()));
+          outside_.insert(net.attribute("name").value());
     }
   }
 
@@ -121,11 +125,12 @@ class XmlReader {
     return 10e9;
   }
 
-  /// Nominal, one direction: "16 GT/s", "32.0 GT/s PCIe"; 0 where the file says nothing.
+  /// Nominal, one direction, in tenths of GB/s: "16 GT/s", "32.0 GT/s PCIe"; 0 where the file says nothing.
   static double pcie_rate(const pugi::xml_node& pci) {
     const double transfers = pci.attribute("link_speed").as_double();
     const double lanes = pci.attribute("link_width").as_double();
-    return transfers * 1e9 * lanes / 8 * (transfers >= 8 ? 128.0 / 130 : 0.8);
+    const double exact = transfers * lanes / 8 * (transfers >= 8 ? 128.0 / 130 : 0.8);
+    return std::round(exact * 10) * 1e8;
   }
 
   void read_pci(const pugi::xml_node& pci, std::vector<std::string> above, System& system) {
@@ -203,7 +208,7 @@ class XmlReader {
   Notes& notes_;
   std::map<std::string, System> systems_;  // by host
   std::vector<std::string> order_;
-  std::set<std::string> noted_;
+  std::set<std::string> noted_, outside_;
 };
 
 /// As NCCL ranks paths: a switch in common, then the CPU, then the way to another CPU.
