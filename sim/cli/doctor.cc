@@ -4,10 +4,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "base/file.h"
@@ -26,17 +24,6 @@ struct Finding {
   std::string use;    // what it is good for
   std::string bring;  // how to get it, where it is missing
 };
-
-/// Path of a program that the shell would run, or "".
-std::string find_program(const std::string& name) {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string file = folder + "/" + name;
-    if (::access(file.c_str(), X_OK) == 0) return file;
-  }
-  return "";
-}
 
 /// What `ask` makes of a library that the dynamic linker finds, or "".
 template <typename Ask>

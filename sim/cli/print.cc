@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <sstream>
 
 namespace refit::cli {
@@ -74,6 +75,16 @@ int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::string find_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = folder + "/" + name;
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return "";
 }
 
 }  // namespace refit::cli

@@ -19,6 +19,9 @@ std::string print_percent(double part);
 /// Progress on stderr: a bar when it is a terminal, nothing else otherwise.
 Progress make_progress(bool quiet);
 
+/// Path of a program that the shell would run, or "".
+std::string find_program(const std::string& name);
+
 /// Peak resident memory of this process, bytes.
 int64_t peak_memory();
 

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/units.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/print.h"
 #include "sim/fabric/import.h"
 #include "sim/fabric/report.h"
 
@@ -39,23 +40,9 @@ Fabric load_fabric(const TopoOptions& options) {
   return options.exclude.empty() ? fabric : exclude(fabric, options.exclude);
 }
 
-/// Whether a program can be run by its name.
-bool is_installed(const std::string& program) {
-  const char* path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "" : path;
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find(':'), rest.size());
-    std::error_code code;
-    if (std::filesystem::exists(std::filesystem::path(rest.substr(0, end)) / program, code))
-      return true;
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  return false;
-}
-
 /// Graphviz draws; the text goes in by a pipe, so that no name reaches a shell.
 void write_svg(const std::string& dot, const std::string& path) {
-  if (!is_installed("dot"))
+  if (find_program("dot").empty())
     throw Error("--svg: found no program dot, expected Graphviz; --dot writes what it reads",
                 ErrorKind::kWork);
   const std::string drawn = path + ".drawn";

@@ -18,8 +18,8 @@ struct ImportFile {
 /// What the files cannot say. A figure that is needed and missing is an error, never a guess.
 struct ImportOptions {
   std::string name = "imported";
-  std::string
-      gpu;  // v100, a100, h100, h200, b200, gb200: rate of a link that a file counts ("NV18")
+  // v100, a100, h100, h200, gh200, b200, gb200, b300, gb300: rate of a link that a file counts ("NV18")
+  std::string gpu = {};
   double nvlink = 0;  // port of a GPU to an NVSwitch, for node files that say nothing of NVLink
   double nic = 0;     // rate of the NICs whose file says none
   std::string cost = "nominal";

@@ -72,15 +72,22 @@ void expand_one(std::string_view text, std::string_view place, std::vector<std::
   }
 }
 
-/// A name around its last number: "node-07.x" is "node-", 7 of width 2, ".x".
+/// A name around one of its numbers: "node-07.x" is "node-", 7 of width 2, ".x".
 struct Numbered {
   std::string_view head, digits, tail;
+
+  std::string with(int64_t number) const {
+    return fmt::format("{}{:0{}}{}", head, number, digits.size(), tail);
+  }
 };
 
-std::optional<Numbered> split_number(std::string_view name) {
-  size_t end = name.size();
-  while (end > 0 && !is_digit(name[end - 1])) --end;
-  size_t begin = end;
+/// The name around the number in which the next one differs first.
+std::optional<Numbered> split_number(std::string_view name, std::string_view next) {
+  size_t begin = 0;
+  while (begin < name.size() && begin < next.size() && name[begin] == next[begin]) ++begin;
+  if (begin == name.size()) return std::nullopt;
+  size_t end = begin;
+  while (end < name.size() && is_digit(name[end])) ++end;
   while (begin > 0 && is_digit(name[begin - 1])) --begin;
   if (begin == end || end - begin > kMostDigits) return std::nullopt;
   return Numbered{name.substr(0, begin), name.substr(begin, end - begin), name.substr(end)};
@@ -99,18 +106,22 @@ std::string fold_names(const std::vector<std::string>& names) {
   std::string list;
   for (size_t i = 0; i < names.size();) {
     size_t end = i + 1;
-    const std::optional<Numbered> first = split_number(names[i]);
+    std::optional<Numbered> first;
+    int64_t number = 0;
+    if (end < names.size()) first = split_number(names[i], names[end]);
     if (first) {
-      const int64_t number = std::stoll(std::string(first->digits));
-      while (end < names.size() && names[end] == fmt::format("{}{:0{}}{}", first->head,
-                                                             number + static_cast<int64_t>(end - i),
-                                                             first->digits.size(), first->tail))
+      number = std::stoll(std::string(first->digits));
+      while (end < names.size() &&
+             names[end] == first->with(number + static_cast<int64_t>(end - i)))
         ++end;
     }
     if (!list.empty()) list += ',';
-    list += end - i == 1 ? names[i]
-                         : fmt::format("{}[{}-{}]{}", first->head, first->digits,
-                                       split_number(names[end - 1])->digits, first->tail);
+    if (end - i == 1)
+      list += names[i];
+    else
+      list += fmt::format("{}[{}-{:0{}}]{}", first->head, first->digits,
+                          number + static_cast<int64_t>(end - i) - 1, first->digits.size(),
+                          first->tail);
     i = end;
   }
   return list;

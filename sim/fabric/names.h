@@ -12,8 +12,7 @@ namespace refit {
 /// refused; `place` names it.
 std::vector<std::string> expand_names(std::string_view list, std::string_view place);
 
-/// The shortest such list, order kept: neighbours that differ by one in their last number share a
-/// bracket.
+/// Such a list, order kept: neighbours of which one number rises by one share a bracket.
 std::string fold_names(const std::vector<std::string>& names);
 
 /// Whether the name is the pattern, in which each '*' stands for any text.

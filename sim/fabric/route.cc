@@ -142,7 +142,6 @@ std::optional<std::vector<int32_t>> cross_network(const Fabric& fabric, int32_t 
   std::vector<int32_t> links = cross_nvlink(fabric, from, sender.gpu);
   const Nic& out = nic_at(fabric, sender.nic);
   const Nic& in = nic_at(fabric, receiver.nic);
-  if (sender.nic == receiver.nic) return std::nullopt;
   cross_nic(fabric, gpu_at(fabric, sender.gpu), out, true, links);
   const int32_t first = leaf_of(fabric, out), last = leaf_of(fabric, in);
   if (!cross_tree(fabric.leaves, first, last, fabric.spine >= 0, links)) return std::nullopt;

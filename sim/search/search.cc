@@ -78,6 +78,15 @@ std::vector<double> usable_rates(const Problem& problem) {
   for (const int32_t gpu : problem.gpu_of_rank) {
     if (gpu >= 0) has_rank[static_cast<size_t>(gpu)] = true;
   }
+  // A GPU without a NIC of its own goes over any of its peers (route), ranks or not.
+  std::vector<bool> in_use = has_rank;
+  for (size_t g = 0; g < problem.fabric.gpus.size(); ++g) {
+    const Gpu& gpu = problem.fabric.gpus[g];
+    if (!has_rank[g] || !gpu.nics.empty()) continue;
+    for (const int32_t peer : problem.fabric.nodes[static_cast<size_t>(gpu.node)].gpus)
+      if (problem.fabric.gpus[static_cast<size_t>(peer)].domain == gpu.domain)
+        in_use[static_cast<size_t>(peer)] = true;
+  }
   for (size_t g = 0; g < problem.fabric.gpus.size(); ++g) {
     const Gpu& gpu = problem.fabric.gpus[g];
     std::vector<int32_t> links = {gpu.nvlink_out, gpu.nvlink_in};
@@ -88,7 +97,7 @@ std::vector<double> usable_rates(const Problem& problem) {
     for (const int32_t link : links) {
       if (link < 0) continue;
       owned[static_cast<size_t>(link)] = true;
-      if (has_rank[g]) used[static_cast<size_t>(link)] = true;
+      if (in_use[g]) used[static_cast<size_t>(link)] = true;
     }
   }
   for (size_t link = 0; link < rates.size(); ++link) {

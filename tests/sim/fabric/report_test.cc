@@ -11,6 +11,7 @@ namespace refit {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -48,7 +49,7 @@ TEST(Validate, AsymmetricLinks) {
   EXPECT_THAT(faults_of("dgx-h100", "links: [{name: n1.nic2, rate: 200Gbps}]\n", 2), IsEmpty());
   Fabric fabric = SmallFabric().make(2);
   fabric.links.pop_back();
-  EXPECT_THAT(find_faults(fabric), ElementsAre(HasSubstr("n1.nic3.out: no link back")));
+  EXPECT_THAT(find_faults(fabric), Contains(HasSubstr("n1.nic3.out: no link back")));
 }
 
 TEST(Validate, OrphanNics) {
@@ -83,7 +84,7 @@ TEST(Validate, BitsTakenForBytes) {
 TEST(Validate, DuplicateNames) {
   Fabric fabric = SmallFabric().make(2);
   fabric.vertices[5].name = fabric.vertices[4].name;
-  EXPECT_THAT(find_faults(fabric), ElementsAre(HasSubstr("n1.gpu0: a name given twice")));
+  EXPECT_THAT(find_faults(fabric), Contains(HasSubstr("n1.gpu0: a name given twice")));
 }
 
 TEST(Validate, Islands) {

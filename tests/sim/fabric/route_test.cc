@@ -78,6 +78,14 @@ TEST(Route, WithoutNvlinkEvenInANode) {
   EXPECT_THAT(names(fabric, route(fabric, 0, 3)), ElementsAre("n0.nic0.out", "n0.nic3.in"));
 }
 
+TEST(Route, OneNicForTwoGpusWithoutNvlink) {
+  SmallFabric small;
+  small.nvlink = false;
+  small.nics = 2;
+  const Fabric fabric = small.make(1);
+  EXPECT_THAT(names(fabric, route(fabric, 0, 1)), ElementsAre("n0.nic0.out", "n0.nic0.in"));
+}
+
 /// Every path starts at a port of its sender, ends at a port of its receiver, and each link begins
 /// where the one before ends, but for the way over a spine that has no links.
 TEST(Route, EveryPathIsConnected) {

@@ -14,8 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 
 struct Expected {
-  const char* file;
-  const char* refused;  // what the message says; nullptr: imported
+  const char* file = "";
+  const char* refused = nullptr;  // what the message says; nullptr: imported
   size_t hosts = 1, gpus = 0, nics = 0, domains = 0, rails = 0;
   ImportOptions options = {};
   int node_gpus = 0, node_nics = 0;  // of the node given beside a network file
