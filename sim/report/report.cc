@@ -49,6 +49,8 @@ std::string kind_name(LinkKind kind) {
       return "NIC";
     case LinkKind::kSpine:
       return "spine";
+    case LinkKind::kPcie:
+      return "PCIe";
   }
   return "";
 }
