@@ -59,7 +59,7 @@ struct NodeKind {
 struct HostEntry {
   std::string name;
   int32_t kind = 0;
-  std::string domain = {};      // NVLink domain it belongs to; "": its own
+  std::string domain = {};           // NVLink domain it belongs to; "": its own
   std::vector<int32_t> leaves = {};  // switch of every NIC, -1: not plugged in; with switches only
   bool operator==(const HostEntry&) const = default;
 };
