@@ -20,9 +20,9 @@ namespace refit {
 namespace {
 
 /// The values of one weight in one round.
-class Weights {
+class Origin {
  public:
-  Weights(const PlanTensor& tensor, int64_t round)
+  Origin(const PlanTensor& tensor, int64_t round)
       : seed_(seed_of(tensor.name, round)),
         dtype_(tensor.train_dtype),
         stride_(dense_strides(tensor.shape)) {}
@@ -54,7 +54,7 @@ std::vector<std::byte> expected(const Plan& plan, const PlanTensor& tensor, cons
                                 int64_t round, RoundScales& known) {
   std::vector<std::byte> bytes(static_cast<size_t>(dtype_bytes(tensor.gen_dtype, box.volume())));
   const PlanTensor& weight = weight_of(plan, tensor);
-  const Weights weights(weight, round);
+  const Origin weights(weight, round);
   if (tensor.format != Format::kNone) {
     quantise(
         tensor.format, tensor.output, weight.shape, box,
@@ -122,7 +122,7 @@ bool is_cast_tensor(const PlanTensor& tensor) {
 }
 
 void fill_cast(const PlanTensor& tensor, const Shard& shard, std::byte* memory, int64_t round) {
-  const Weights weights(tensor, round);
+  const Origin weights(tensor, round);
   std::vector<float> values;
   std::vector<std::byte> bytes;
   visit_matrices(shard.box, [&](const Box& box) {

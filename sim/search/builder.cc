@@ -32,8 +32,8 @@ Plan make_frame(const Problem& problem) {
   std::map<std::string, int32_t> buffers;
   const auto buffer_of = [&](const Layout& layout, size_t t) {
     // Companions of quantised tensors, which follow the model's own, have buffers of their own.
-    const std::string& name = t < layout.tensor_buffer.size() ? layout.tensor_buffer[t]
-                                                              : problem.model.tensors[t].name;
+    const std::string& name =
+        t < layout.tensor_buffer.size() ? layout.tensor_buffer[t] : problem.model.tensors[t].name;
     const auto [it, is_new] = buffers.try_emplace(name, static_cast<int32_t>(plan.buffers.size()));
     if (is_new) plan.buffers.push_back(name);
     return it->second;
@@ -145,6 +145,14 @@ void Builder::add_repeats() {
 
 void Builder::add_wait(int32_t rank, int32_t channel, int32_t step, Wait on) {
   ranks_[static_cast<size_t>(rank)].waits.push_back({channel, step, on});
+}
+
+int32_t Builder::add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset,
+                          int64_t bytes) {
+  auto& slots = plan_->programs[static_cast<size_t>(rank)].slots;
+  slots.push_back({tensor, intern(rank, box), offset, bytes,
+                   problem_.model.tensors[static_cast<size_t>(tensor)].dtype});
+  return static_cast<int32_t>(slots.size()) - 1;
 }
 
 void Builder::finish() {

@@ -38,6 +38,9 @@ class Builder {
   /// pieces.
   void add_wait(int32_t rank, int32_t channel, int32_t step, Wait on);
 
+  /// A staged box of the tensor in its wire dtype.
+  int32_t add_slot(int32_t rank, int32_t tensor, const Box& box, int64_t offset, int64_t bytes);
+
   /// Sorts everything into plan->programs.
   void finish();
 

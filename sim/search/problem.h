@@ -10,11 +10,11 @@ namespace refit {
 /// What a user names on the command line.
 struct InputSpec {
   std::string model, train, gen, fabric;
-  std::string cost;                  // "": the fabric's default
-  std::string dtype;                 // "": the model's own
-  int32_t nodes = 0;                 // 0: as many as the ranks need
-  std::string place;                 // place file; "": the default placement
-  std::vector<std::string> exclude;  // nodes, GPUs and NICs to plan around
+  std::string cost;                       // "": the fabric's default
+  std::string dtype;                      // "": the model's own
+  int32_t nodes = 0;                      // 0: as many as the ranks need
+  std::string place = {};                 // place file; "": the default placement
+  std::vector<std::string> exclude = {};  // nodes, GPUs and NICs to plan around
   bool mtp = false;
   bool unknown_replicate = false;
 };

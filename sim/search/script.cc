@@ -26,7 +26,7 @@ class ScriptPlanner {
         script_(script),
         message_(message),
         plan_(make_frame(problem)),
-        builder_(&plan_),
+        builder_(problem, &plan_),
         last_(plan_.ranks.size(), std::vector<int32_t>(kMaxChannels, -1)),
         waited_(plan_.ranks.size(), std::vector<bool>(kMaxChannels, false)) {}
 

@@ -85,7 +85,7 @@ double stream(const std::vector<int64_t>& sizes, std::vector<std::byte>& memory,
 }
 
 void bench_mpi() {
-  MpiWorld world({}, 60);
+  MpiWorld world(std::vector<int32_t>{}, 60);
   const Plan plan = make_plan(1, 32, false);
   const Program& program = plan.programs[0];
   std::vector<int64_t> sizes;

@@ -283,7 +283,7 @@ Library gloo_library(const Plan& plan, const Refit& refit, int32_t rank,
 #endif
 
 void measure(const std::vector<std::string>& arguments) {
-  MpiWorld world({}, 60);
+  MpiWorld world(std::vector<int32_t>{}, 60);
   const LoadedPlan loaded = load_plan(arguments[0]);
   const int iterations = std::stoi(arguments[1]);
   Backend& backend = world.open_backend(1);
