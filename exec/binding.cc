@@ -115,6 +115,8 @@ Executor::Buffers apply_bindings(Plan& plan, Backend& backend, const Bindings& b
 void freeze_tensors(Plan& plan, int32_t rank, std::span<const int32_t> tensors) {
   const std::set<int32_t> frozen(tensors.begin(), tensors.end());
   if (frozen.empty()) return;
+  std::vector<int32_t> before;  // train maps
+  for (const PlanTensor& tensor : plan.tensors) before.push_back(tensor.train_map);
   Program& program = plan.programs[static_cast<size_t>(rank)];
   std::vector<Piece> pieces;
   std::vector<Message> messages;
@@ -145,6 +147,13 @@ void freeze_tensors(Plan& plan, int32_t rank, std::span<const int32_t> tensors) 
   for (const int32_t tensor : tensors) {
     PlanTensor& entry = plan.tensors[static_cast<size_t>(tensor)];
     entry.train_map = entry.gen_map = -1;
+  }
+  // A weight of which others are made is still read.
+  for (size_t t = 0; t < plan.tensors.size(); ++t) {
+    const int32_t source = plan.tensors[t].source;
+    if (source < 0 || frozen.contains(static_cast<int32_t>(t)) || !frozen.contains(source))
+      continue;
+    plan.tensors[static_cast<size_t>(source)].train_map = before[static_cast<size_t>(source)];
   }
 }
 

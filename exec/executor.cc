@@ -48,6 +48,14 @@ int64_t slot_bytes(const Program& program) {
   return bytes;
 }
 
+int64_t all_buffer_bytes(const Plan& plan, int32_t rank) {
+  int64_t bytes = 0;
+  for (const Side side : {Side::kTrain, Side::kGen}) {
+    for (const int64_t of_buffer : buffer_bytes(plan, side, rank)) bytes += align(of_buffer);
+  }
+  return bytes;
+}
+
 /// Bytes that the casts of a rank pack for others or unpack, by channel: the most of any one step.
 std::vector<int64_t> cast_bytes(const Plan& plan, int32_t rank) {
   const Program& program = plan.programs[static_cast<size_t>(rank)];
@@ -432,9 +440,7 @@ int64_t Executor::staging_bytes() const { return state_->staging_bytes; }
 
 MemoryUse memory_use(const Plan& plan, int32_t rank) {
   MemoryUse use;
-  for (const Side side : {Side::kTrain, Side::kGen}) {
-    for (const int64_t bytes : buffer_bytes(plan, side, rank)) use.buffers += align(bytes);
-  }
+  use.buffers = all_buffer_bytes(plan, rank);
   use.staging = slot_bytes(plan.programs[static_cast<size_t>(rank)]);
   for (const int64_t bytes : cast_bytes(plan, rank)) use.staging += bytes;
   return use;
@@ -442,7 +448,7 @@ MemoryUse memory_use(const Plan& plan, int32_t rank) {
 
 Executor::Buffers allocate_buffers(const Plan& plan, Backend& backend) {
   // One block for all: a process that plays hundreds of ranks would run out of mappings otherwise.
-  std::byte* next = backend.allocate(memory_use(plan, backend.rank()).buffers);
+  std::byte* next = backend.allocate(all_buffer_bytes(plan, backend.rank()));
   const auto cut = [&](Side side) {
     std::vector<std::byte*> buffers;
     for (const int64_t bytes : buffer_bytes(plan, side, backend.rank())) {

@@ -424,7 +424,10 @@ void append_programs(Plan& plan, const Plan& more) {
       int32_t& last = last_id[static_cast<size_t>(step.channel)];
       last = std::max(last, step.id);
     }
-    REFIT_CHECK(from.slots.empty());
+    if (!from.slots.empty()) {
+      fail("strategy " + more.strategy, "staged boxes of its own",
+           "one without: quantised weights are assembled in staging");
+    }
     to.boxes.insert(to.boxes.end(), from.boxes.begin(), from.boxes.end());
     for (Piece piece : from.pieces) {
       piece.box += boxes;

@@ -13,6 +13,7 @@
 #include "plans/check.h"
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
+#include "sim/search/strategies.h"
 
 namespace refit {
 namespace {
@@ -210,12 +211,16 @@ Problem next_problem(Random& random, int& refused) {
 
 TEST(Casts, RandomPairsReplayVerified) {
   Random random(31);
-  const auto strategies = list_strategies();
+  std::vector<std::string>
+      strategies;  // baselines may stage boxes of their own, which quantised targets rule out
+  for (const Strategy& strategy : all_strategies()) {
+    if (!strategy.baseline) strategies.emplace_back(strategy.name);
+  }
   int refused = 0, assembled = 0;
   constexpr int kPairs = 60;
   for (int pair = 0; pair < kPairs; ++pair) {
     const Problem problem = next_problem(random, refused);
-    const std::string strategy = strategies[static_cast<size_t>(pair) % strategies.size()].first;
+    const std::string strategy = strategies[static_cast<size_t>(pair) % strategies.size()];
     SCOPED_TRACE("pair " + std::to_string(pair) + ", " + strategy);
     assembled += std::any_of(problem.casts.begin(), problem.casts.end(),
                              [](const Cast& cast) { return cast.assembled; });

@@ -7,8 +7,10 @@
 #include <random>
 #include <string>
 
+#include "base/error.h"
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
+#include "sim/search/strategies.h"
 
 namespace refit {
 namespace {
@@ -57,8 +59,14 @@ TEST(PlanRefit, BetweenTheBoundAndEveryOtherStrategy) {
     for (const auto& [name, summary] : list_strategies()) {
       SearchOptions options;
       options.strategy = name;
-      EXPECT_LE(ours.predicted_s, search(problem, options).prediction.predicted_s * (1 + 1e-9))
-          << name;
+      double theirs = 0;
+      try {
+        theirs = search(problem, options).prediction.predicted_s;
+      } catch (const Error&) {
+        EXPECT_TRUE(find_strategy(name).baseline) << name;
+        continue;  // a peer that cannot serve these layouts
+      }
+      EXPECT_LE(ours.predicted_s, theirs * (1 + 1e-9)) << name;
     }
   }
 }
