@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -45,6 +46,12 @@ bool is_file(const fs::path& path) {
 fs::path data_directory() {
   if (const char* set = std::getenv("REFIT_DATA"); set != nullptr && *set != '\0') return set;
   std::error_code code;
+  // The Python package keeps its data next to the library that holds this function.
+  Dl_info here{};
+  if (::dladdr(reinterpret_cast<const void*>(&data_directory), &here) != 0) {
+    const fs::path packaged = fs::path(here.dli_fname).parent_path() / "data";
+    if (fs::is_directory(packaged / "topologies", code)) return packaged;
+  }
   const fs::path program = fs::read_symlink("/proc/self/exe", code);
   if (!code) {
     const fs::path installed = program.parent_path().parent_path() / "share" / "refit";

@@ -26,6 +26,16 @@ Json row_json(const std::string& strategy, const Prediction& prediction, const P
           {"max_peers", totals.max_peers}};
 }
 
+Json plan_row(const Plan& plan, const SavedPlan& saved) {
+  Json json = row_json(plan.strategy, plan.prediction, plan_totals(plan));
+  json["bound_reason"] = plan.prediction.bound_reason;
+  json["ranks"] = count_ranks(plan);
+  json["tensors"] = plan.tensors.size();
+  json["plan_bytes"] = saved.bytes;
+  json["digest"] = saved.digest;
+  return json;
+}
+
 }  // namespace
 
 std::optional<double> ratio_to_bound(const Prediction& prediction) {
@@ -40,18 +50,17 @@ int64_t count_ranks(const Plan& plan) {
 
 std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,
                       double search_s) {
-  Json json = row_json(plan.strategy, plan.prediction, plan_totals(plan));
-  json["bound_reason"] = plan.prediction.bound_reason;
-  json["ranks"] = count_ranks(plan);
-  json["tensors"] = plan.tensors.size();
+  Json json = plan_row(plan, saved);
   json["classes"] = problem.demand.classes.size();
   json["model_bytes"] = problem.weight_bytes;
   json["demand_bytes"] = problem.demand.bytes;
-  json["plan_bytes"] = saved.bytes;
   json["search_s"] = search_s;
   json["peak_memory_bytes"] = peak_memory();
-  json["digest"] = saved.digest;
   return json.dump(2);
+}
+
+std::string saved_plan_json(const Plan& plan, const SavedPlan& saved) {
+  return plan_row(plan, saved).dump(2);
 }
 
 std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows) {

@@ -21,6 +21,8 @@ int64_t count_ranks(const Plan& plan);
 
 std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,
                       double search_s);
+/// Of a plan from a file: without what only planning knows.
+std::string saved_plan_json(const Plan& plan, const SavedPlan& saved);
 std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows);
 std::string bound_json(const LowerBound& bound);
 

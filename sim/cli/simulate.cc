@@ -42,7 +42,11 @@ LoadedPlan load_checked(const std::string& path) {
 }
 
 Simulation load_simulation(const SimulatePlanOptions& options) {
-  Simulation simulation{load_checked(options.plan), {}, {}};
+  return prepare_simulation(load_checked(options.plan), options);
+}
+
+Simulation prepare_simulation(LoadedPlan loaded, const SimulatePlanOptions& options) {
+  Simulation simulation{std::move(loaded), {}, {}};
   simulation.world = load_world(simulation.loaded.plan, options.fabric, options.cost);
   for (const std::string& change : options.sets) change_fabric(simulation.world.fabric, change);
   if (!options.error.empty()) simulation.how.error = parse_error(options.error);
@@ -51,8 +55,39 @@ Simulation load_simulation(const SimulatePlanOptions& options) {
   return simulation;
 }
 
+namespace {
+
+std::string bottleneck_name(const Fabric& fabric, const Timeline& timeline) {
+  return timeline.bottleneck < 0 ? "" : fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
+}
+
+}  // namespace
+
+std::string simulation_json(const SimulatePlanOptions& options, const Simulation& simulation,
+                            const Timeline& timeline) {
+  const auto& [loaded, world, how] = simulation;
+  return Json{{"predicted_s", timeline.refit_s},
+              {"saved_lower_bound_s", loaded.plan.prediction.lower_bound_s},
+              {"saved_predicted_s", loaded.plan.prediction.predicted_s},
+              {"fabric", world.fabric.name},
+              {"cost", world.cost.name},
+              {"error", how.error},
+              {"set", options.sets},
+              {"stragglers", options.stragglers},
+              {"wire_s", timeline.wire_s},
+              {"staging_s", timeline.staging_s},
+              {"launch_s", timeline.launch_s},
+              {"wait_s", timeline.wait_s},
+              {"bottleneck", bottleneck_name(world.fabric, timeline)},
+              {"bottleneck_use", timeline.bottleneck_use},
+              {"events", timeline.events},
+              {"digest", loaded.saved.digest}}
+      .dump(2);
+}
+
 int run_simulate(const Common& common, const SimulatePlanOptions& options) {
-  const auto [loaded, world, how] = load_simulation(options);
+  const Simulation simulation = load_simulation(options);
+  const auto& [loaded, world, how] = simulation;
   const Plan& plan = loaded.plan;
   const bool details =
       !options.timeline.empty() || !options.links.empty() || !options.ranks.empty();
@@ -66,27 +101,8 @@ int run_simulate(const Common& common, const SimulatePlanOptions& options) {
     write_link_table(world.fabric, replayed, timeline.refit_s, options.links);
   if (!options.ranks.empty())
     write_rank_table(plan, world.cost, replayed, timeline.refit_s, options.ranks);
-  const std::string bottleneck =
-      timeline.bottleneck < 0 ? ""
-                              : world.fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
   if (common.json) {
-    fmt::print("{}\n", Json{{"predicted_s", timeline.refit_s},
-                            {"saved_lower_bound_s", plan.prediction.lower_bound_s},
-                            {"saved_predicted_s", plan.prediction.predicted_s},
-                            {"fabric", world.fabric.name},
-                            {"cost", world.cost.name},
-                            {"error", how.error},
-                            {"set", options.sets},
-                            {"stragglers", options.stragglers},
-                            {"wire_s", timeline.wire_s},
-                            {"staging_s", timeline.staging_s},
-                            {"launch_s", timeline.launch_s},
-                            {"wait_s", timeline.wait_s},
-                            {"bottleneck", bottleneck},
-                            {"bottleneck_use", timeline.bottleneck_use},
-                            {"events", timeline.events},
-                            {"digest", loaded.saved.digest}}
-                           .dump(2));
+    fmt::print("{}\n", simulation_json(options, simulation, timeline));
     return 0;
   }
   fmt::print("refit time   {} on {}, cost model {}\n", print_time(timeline.refit_s),
@@ -104,9 +120,9 @@ int run_simulate(const Common& common, const SimulatePlanOptions& options) {
   fmt::print("last rank    {} wire, {} staging, {} launch, {} waiting\n",
              print_time(timeline.wire_s), print_time(timeline.staging_s),
              print_time(timeline.launch_s), print_time(timeline.wait_s));
-  if (!bottleneck.empty()) {
-    fmt::print("fullest link {}, in use {} of its capacity\n", bottleneck,
-               print_percent(timeline.bottleneck_use));
+  if (timeline.bottleneck >= 0) {
+    fmt::print("fullest link {}, in use {} of its capacity\n",
+               bottleneck_name(world.fabric, timeline), print_percent(timeline.bottleneck_use));
   }
   if (!options.trace.empty())
     fmt::print("trace        {} (chrome://tracing or ui.perfetto.dev)\n", options.trace);

@@ -20,4 +20,11 @@ struct Simulation {
 };
 Simulation load_simulation(const SimulatePlanOptions& options);
 
+/// The same for a plan at hand, which has to be right.
+Simulation prepare_simulation(LoadedPlan loaded, const SimulatePlanOptions& options);
+
+/// What `refit simulate --json` prints.
+std::string simulation_json(const SimulatePlanOptions& options, const Simulation& simulation,
+                            const Timeline& timeline);
+
 }  // namespace refit::cli
