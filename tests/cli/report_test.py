@@ -82,6 +82,7 @@ class Report(CliTest):
         dom, console = self.browse(self.report())
         self.assertEqual(console, [])
         self.assertIn(f"<title>Refit of tiny-moe: ", dom)
+        self.assertNotRegex(dom.split("<script")[0], "undefined|NaN|null")
         self.assertGreaterEqual(dom.count("<canvas"), 3)
         self.assertIn('<tr class="own"><td>refit</td>', dom)
         self.assertEqual(len(re.findall(r'<section id="[^"]*"><h2>[^<]*</h2>(?:<p>[^<]*</p>)?<div class="figure"[^>]*></div>', dom)), 0)  # none is empty
