@@ -47,7 +47,7 @@ struct CostModel {
                            // + write counted once); 0: free
   double copy_start = 0;   // seconds to launch a pack, unpack or copy
   NcclCost nccl;
-  HostCost host;           // optional in the file: nothing
+  HostCost host;  // optional in the file: nothing
 };
 
 /// Text of a cost model file: the fields of CostModel by name, all of them, with units; "none" for

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "plans/check.h"
 #include "sim/cost/estimate.h"
-#include "sim/search/casting.h"
 #include "sim/search/baselines.h"
+#include "sim/search/casting.h"
 #include "sim/search/strategies.h"
 #include "sim/simulator/simulator.h"
 
