@@ -97,7 +97,7 @@ class Merger {
     file_.default_cost = options.cost;
   }
 
-  FabricFile merge(std::vector<NodeKind> nodes, Network network, const std::string& place) {
+  FabricFile merge(std::vector<NodeKind> nodes, const Network& network, const std::string& place) {
     if (nodes.empty()) {
       std::set<std::string> nics;
       for (const NetworkHost& host : network.hosts)
@@ -245,8 +245,7 @@ FabricFile import_fabric(const std::vector<ImportFile>& files, const ImportOptio
       }
     }
   }
-  const FabricFile file =
-      Merger(options, all).merge(std::move(nodes), std::move(network), files[0].name);
+  const FabricFile file = Merger(options, all).merge(std::move(nodes), network, files[0].name);
   // Says it now, not when it is used, if the parts do not fit.
   parse_fabric_file({print_fabric_file(file), options.name});
   return file;

@@ -133,7 +133,7 @@ class XmlReader {
     return std::round(exact * 10) * 1e8;
   }
 
-  void read_pci(const pugi::xml_node& pci, std::vector<std::string> above, System& system) {
+  void read_pci(const pugi::xml_node& pci, const std::vector<std::string>& above, System& system) {
     const std::string_view kind = pci.attribute("class").value();
     const std::string busid = pci.attribute("busid").value();
     Device device{.busid = busid, .above = above, .cpu = static_cast<int>(system.cpus.size()) - 1};
@@ -151,7 +151,7 @@ class XmlReader {
         leaf = false;
         std::vector<std::string> below = above;
         below.push_back(busid);
-        read_pci(child, std::move(below), system);
+        read_pci(child, below, system);
       }
     }
     if (!leaf) {

@@ -150,8 +150,8 @@ std::string print_dot(const Fabric& fabric) {
   using Graph =
       boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS, boost::no_property, Edge>;
   Graph graph(fabric.vertices.size());
-  const auto join = [&](int32_t a, int32_t b, Edge edge) {
-    boost::add_edge(static_cast<size_t>(a), static_cast<size_t>(b), std::move(edge), graph);
+  const auto join = [&](int32_t a, int32_t b, const Edge& edge) {
+    boost::add_edge(static_cast<size_t>(a), static_cast<size_t>(b), edge, graph);
   };
   std::set<std::pair<int32_t, int32_t>> upward;
   for (const Link& link : fabric.links)

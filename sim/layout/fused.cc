@@ -148,7 +148,7 @@ std::vector<Rows> order_by_groups(std::span<const Tensor* const> parts, const He
         order.push_back({0, lo, lo + heads.dim});
       }
     }
-    for (const size_t part : {1, 2})
+    for (const size_t part : {size_t{1}, size_t{2}})
       order.push_back({part, group * heads.dim, (group + 1) * heads.dim});
   }
   return order;

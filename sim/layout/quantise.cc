@@ -350,24 +350,25 @@ void follow_weights(const Model& model, Layout& layout) {
   MapCache maps(layout);
   const std::vector<Scale> scales = find_scales(model);
   for (size_t t = 0; t < scales.size(); ++t) {
-    const auto [index, format, output] = scales[t];
-    if (index < 0) continue;
-    const Tensor& weight = model.tensors[static_cast<size_t>(index)];
+    const Scale& scale = scales[t];
+    if (scale.weight < 0) continue;
+    const Tensor& weight = model.tensors[static_cast<size_t>(scale.weight)];
     const Dims& shape = model.tensors[t].shape;
     const bool everything = layout.quantisation.whole_scales;
     layout.tensor_map[t] = maps.get(
-        layout.tensor_map[static_cast<size_t>(index)], format,
-        static_cast<int>(output) + (everything ? 8 : 0), weight.shape, [&](const RankMap& map) {
+        layout.tensor_map[static_cast<size_t>(scale.weight)], scale.format,
+        static_cast<int>(scale.output) + (everything ? 8 : 0), weight.shape,
+        [&](const RankMap& map) {
           return change_boxes(map, [&](const Box& box) {
             if (everything) return std::optional(whole(shape));
-            if (whole_blocks(format, weight.shape, box) != box) {
+            if (whole_blocks(scale.format, weight.shape, box) != box) {
               fail(fmt::format("layout '{}', tensor {}, box {}", layout.spec, weight.name,
                                print_box(box)),
                    fmt::format("a cut inside a {} x {} block of its scales",
-                               scale_block(format).rows, scale_block(format).columns),
+                               scale_block(scale.format).rows, scale_block(scale.format).columns),
                    "cuts between blocks");
             }
-            return std::optional(output_box(format, output, box));
+            return std::optional(output_box(scale.format, scale.output, box));
           });
         });
   }
