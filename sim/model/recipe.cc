@@ -15,16 +15,17 @@ namespace refit {
 
 struct Recipe::Node {
   enum class Kind { kNull, kText, kList, kMap } kind = Kind::kNull;
+  std::string key;  // in the map around it
   std::string text;
-  std::vector<std::pair<std::string, Node>> children;  // of a map; of a list with empty keys
-  std::string place;                                   // "file:line"
+  std::vector<Node> children;  // of a map or list
+  std::string place;           // "file:line"
 
-  Node* find(std::string_view key) {
+  Node* find(std::string_view name) {
     const auto child = std::find_if(children.begin(), children.end(),
-                                    [&](const auto& entry) { return entry.first == key; });
-    return child == children.end() ? nullptr : &child->second;
+                                    [&](const Node& node) { return node.key == name; });
+    return child == children.end() ? nullptr : &*child;
   }
-  const Node* find(std::string_view key) const { return const_cast<Node*>(this)->find(key); }
+  const Node* find(std::string_view name) const { return const_cast<Node*>(this)->find(name); }
 };
 
 namespace {
@@ -36,11 +37,11 @@ constexpr int kDeepest = 50;  // files of `defaults`, references to references, 
 constexpr int64_t kMostValues = 1'000'000;  // of a file, with what its aliases repeat
 
 /// Sets or replaces a key.
-void put(Node& map, const std::string& key, Node value) {
-  if (Node* old = map.find(key)) {
-    *old = std::move(value);
+void put(Node& map, Node&& child) {
+  if (Node* old = map.find(child.key)) {
+    *old = std::move(child);
   } else {
-    map.children.emplace_back(key, std::move(value));
+    map.children.push_back(std::move(child));
   }
 }
 
@@ -56,7 +57,7 @@ Node convert(const YAML::Node& yaml, const std::string& file, int depth, int64_t
   } else if (yaml.IsSequence()) {
     node.kind = Node::Kind::kList;
     for (const YAML::Node& child : yaml) {
-      node.children.emplace_back("", convert(child, file, depth + 1, values));
+      node.children.push_back(convert(child, file, depth + 1, values));
     }
   } else if (yaml.IsMap()) {
     node.kind = Node::Kind::kMap;
@@ -67,9 +68,9 @@ Node convert(const YAML::Node& yaml, const std::string& file, int depth, int64_t
       Node merged = convert(value, file, depth + 1, values);
       const bool list = merged.kind == Node::Kind::kList;
       if (list) std::reverse(merged.children.begin(), merged.children.end());
-      if (!list) merged.children = {{"", Node(merged)}};
-      for (auto& [ignored, map] : merged.children) {
-        for (auto& [name, child] : map.children) put(node, name, std::move(child));
+      if (!list) merged.children = {Node(merged)};
+      for (Node& map : merged.children) {
+        for (Node& child : map.children) put(node, std::move(child));
       }
     }
     for (const auto& entry : yaml) {
@@ -77,8 +78,9 @@ Node convert(const YAML::Node& yaml, const std::string& file, int depth, int64_t
       if (!key.IsScalar()) fail(node.place, "a key that is no text", "text");
       if (key.Scalar() == kMerge) continue;
       Node child = convert(value, file, depth + 1, values);
+      child.key = key.Scalar();
       child.place = fmt::format("{}:{}", file, key.Mark().line + 1);
-      put(node, key.Scalar(), std::move(child));
+      put(node, std::move(child));
     }
   }
   return node;
@@ -100,11 +102,11 @@ void merge(Node& base, Node over) {
     return;
   }
   base.place = over.place;
-  for (auto& [key, value] : over.children) {
-    if (Node* old = base.find(key)) {
-      merge(*old, std::move(value));
+  for (Node& child : over.children) {
+    if (Node* old = base.find(child.key)) {
+      merge(*old, std::move(child));
     } else {
-      base.children.emplace_back(key, std::move(value));
+      base.children.push_back(std::move(child));
     }
   }
 }
@@ -121,7 +123,7 @@ Node load_chain(Node own, const std::string& file, int depth) {
   if (defaults->kind == Node::Kind::kText) {
     parents.push_back(defaults->text);
   } else {
-    for (const auto& [ignored, parent] : defaults->children) parents.push_back(parent.text);
+    for (const Node& parent : defaults->children) parents.push_back(parent.text);
   }
   Node result;
   result.kind = Node::Kind::kMap;
@@ -133,7 +135,7 @@ Node load_chain(Node own, const std::string& file, int depth) {
     }
     merge(result, load_chain(parse(path), path, depth + 1));
   }
-  std::erase_if(own.children, [](const auto& child) { return child.first == "defaults"; });
+  std::erase_if(own.children, [](const Node& child) { return child.key == "defaults"; });
   merge(result, std::move(own));
   return result;
 }
