@@ -57,12 +57,13 @@ Table parse_table(const std::string& text, const std::string& place) {
   return table;
 }
 
-/// Which layers of the model have experts.
+/// Which layers of the model have experts; last, do multi-token-prediction layers?
 std::vector<bool> moe_layers(const Model& model) {
-  std::vector<bool> moe(static_cast<size_t>(model.layers), false);
+  std::vector<bool> moe(static_cast<size_t>(model.layers) + 1, false);
   for (const Tensor& tensor : model.tensors) {
     const bool expert = tensor.role == Role::kExpertColumn || tensor.role == Role::kExpertRow;
-    if (expert && tensor.layer >= 0) moe[static_cast<size_t>(tensor.layer)] = true;
+    if (!expert) continue;
+    moe[tensor.layer < 0 ? moe.size() - 1 : static_cast<size_t>(tensor.layer)] = true;
   }
   return moe;
 }
@@ -91,7 +92,11 @@ std::vector<std::vector<int32_t>> load_slots(const std::string& file_or_text, co
     }
   }
   const std::vector<bool> moe = moe_layers(model);
-  const int64_t count = std::count(moe.begin(), moe.end(), true);
+  if (table.size() != 1 && moe.back()) {
+    fail(place, fmt::format("{} lists", table.size()),
+         "1, as multi-token-prediction layers have experts too");
+  }
+  const int64_t count = std::count(moe.begin(), moe.end() - 1, true);
   if (table.size() != 1 && std::ssize(table) != count) {
     fail(place, fmt::format("{} lists", table.size()),
          fmt::format("1, or {}: one per MoE layer", count));

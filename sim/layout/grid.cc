@@ -15,11 +15,20 @@ bool is_expert(const Tensor& tensor) {
   return tensor.role == Role::kExpertColumn || tensor.role == Role::kExpertRow;
 }
 
+/// Does the framework cut the projection into a multi-token-prediction layer? Megatron-Core's eh_proj
+/// is a ColumnParallelLinear, and so is fc of vLLM's Qwen; all others are plain linear layers.
+bool cuts_mtp_projection(Framework framework, Role role) {
+  if (role != Role::kMtpColumn && role != Role::kMtpFcColumn) return false;
+  return framework == Framework::kMegatron ||
+         (framework == Framework::kVllm && role == Role::kMtpFcColumn);
+}
+
 /// The dimension of the tensor that the axis cuts, -1 for none.
-int32_t cut_dimension(const Tensor& tensor, std::string_view axis) {
+int32_t cut_dimension(const Tensor& tensor, std::string_view axis, Framework framework) {
   if (axis == "ep") return 0;
   const bool kv = tensor.role == Role::kKvColumn && axis == "kv";
   if (axis != (is_expert(tensor) ? "etp" : "tp") && !kv) return -1;
+  if (cuts_mtp_projection(framework, tensor.role)) return 0;
   // The bias of a row-parallel projection is added after the reduction: every rank has all of it.
   const int32_t dim = tp_dimension(tensor.role);
   return dim < tensor.shape.count ? dim : -1;
@@ -28,7 +37,7 @@ int32_t cut_dimension(const Tensor& tensor, std::string_view axis) {
 /// How an axis of so many ranks cuts the tensor.
 Placement place_axis(const Tensor& tensor, std::string_view axis, int32_t size, const Grid& grid,
                      const std::string& place) {
-  Placement placement{cut_dimension(tensor, axis)};
+  Placement placement{cut_dimension(tensor, axis, grid.framework)};
   if (placement.dim < 0 || axis == "ep" || size == 1) return placement;
   for (const CutBlock& block : tensor.blocks) {
     if (tensor.blocks.size() > 1) placement.blocks.push_back(block.extent);
@@ -200,8 +209,9 @@ Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32
     }
     const Split split = is_expert(tensor) ? grid.expert_split : Split::kEven;
     std::span<const int32_t> slots;
-    if (is_expert(tensor) && tensor.layer >= 0 && !grid.expert_of_slot.empty()) {
-      slots = grid.expert_of_slot[static_cast<size_t>(tensor.layer)];
+    if (is_expert(tensor) && !grid.expert_of_slot.empty()) {
+      slots = tensor.layer < 0 ? grid.expert_of_slot.back()
+                               : grid.expert_of_slot[static_cast<size_t>(tensor.layer)];
     }
     layout.tensor_map.push_back(
         table.map_of(tensor.shape, mesh, placements, split, tensor_place, slots));

@@ -30,8 +30,9 @@ struct Grid {
   std::vector<Stage> stages;
   std::vector<int32_t> stage_of_layer;
   Split expert_split = Split::kEven;  // of the experts over "ep"
-  // Per layer the expert in every slot, dealt evenly over "ep" instead of the experts themselves:
-  // some experts have several slots. Empty: no such table.
+  // Per layer, and last for multi-token-prediction layers, the expert in every slot, dealt evenly
+  // over "ep" instead of the experts themselves: some experts have several slots. Empty: no such
+  // table.
   std::vector<std::vector<int32_t>> expert_of_slot;
   std::vector<std::string> notes;
 };

@@ -38,8 +38,11 @@ const Kind* find_kind(std::string_view spec) {
   return nullptr;
 }
 
+constexpr std::string_view kBlank =
+    " \t\r\n\xEF\xBB\xBF";  // and the mark with which some editors begin UTF-8
+
 bool is_json(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
+  const size_t first = text.find_first_not_of(kBlank);
   return first != std::string_view::npos && text[first] == '{';
 }
 

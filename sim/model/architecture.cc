@@ -8,7 +8,8 @@ namespace {
 
 constexpr auto kReplicated = Role::kReplicated, kVocab = Role::kVocab, kColumn = Role::kColumn,
                kKvColumn = Role::kKvColumn, kRow = Role::kRow, kExpertColumn = Role::kExpertColumn,
-               kExpertRow = Role::kExpertRow;
+               kExpertRow = Role::kExpertRow, kMtpColumn = Role::kMtpColumn,
+               kMtpFcColumn = Role::kMtpFcColumn;
 constexpr bool kFfn = true;
 
 const TensorRows kEmbedding = {{"model.embed_tokens.weight", "vocab_size, hidden_size", kVocab}};
@@ -192,17 +193,17 @@ const TensorRows kDeepseekExperts = {
 const TensorRows kDeepseekMtp = {{"embed_tokens.weight", "vocab_size, hidden_size", kVocab},
                                  {"enorm.weight", "hidden_size", kReplicated},
                                  {"hnorm.weight", "hidden_size", kReplicated},
-                                 {"eh_proj.weight", "hidden_size, 2*hidden_size", kReplicated},
+                                 {"eh_proj.weight", "hidden_size, 2*hidden_size", kMtpColumn},
                                  {"shared_head.norm.weight", "hidden_size", kReplicated},
                                  {"shared_head.head.weight", "vocab_size, hidden_size", kVocab}};
 
 // GLM's layer predicts with the embedding and the head of the model.
 const TensorRows kGlmMtp = {{"enorm.weight", "hidden_size", kReplicated},
                             {"hnorm.weight", "hidden_size", kReplicated},
-                            {"eh_proj.weight", "hidden_size, 2*hidden_size", kReplicated},
+                            {"eh_proj.weight", "hidden_size, 2*hidden_size", kMtpColumn},
                             {"shared_head.norm.weight", "hidden_size", kReplicated}};
 
-const TensorRows kQwen35Mtp = {{"mtp.fc.weight", "hidden_size, 2*hidden_size", kReplicated},
+const TensorRows kQwen35Mtp = {{"mtp.fc.weight", "hidden_size, 2*hidden_size", kMtpFcColumn},
                                {"mtp.pre_fc_norm_embedding.weight", "hidden_size", kReplicated},
                                {"mtp.pre_fc_norm_hidden.weight", "hidden_size", kReplicated},
                                {"mtp.norm.weight", "hidden_size", kReplicated}};

@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kBlank =
+    " \t\r\n\xEF\xBB\xBF";  // and the mark with which some editors begin UTF-8
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
 /// Where the text of a model comes from.
@@ -107,6 +109,8 @@ std::string model_name(const std::string& place) {
 int32_t tp_dimension(Role role) {
   switch (role) {
     case Role::kReplicated:
+    case Role::kMtpColumn:
+    case Role::kMtpFcColumn:
       return -1;
     case Role::kVocab:
     case Role::kColumn:
@@ -165,7 +169,7 @@ Model load_model(const std::string& name_or_path, const ModelOptions& options) {
 }
 
 Model parse_model(const std::string& text, const std::string& place, const ModelOptions& options) {
-  const size_t start = text.find_first_not_of(" \t\r\n");
+  const size_t start = text.find_first_not_of(kBlank);
   const bool json = start != std::string::npos && text[start] == '{';
   const Value root = parse_document(text, place, json);
   if (root.kind() != Value::Kind::kMap) fail(root.place(), "no map", "a model");

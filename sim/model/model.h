@@ -19,6 +19,8 @@ enum class Role : uint8_t {
   kRow,           // input features in dim 1: o, down
   kExpertColumn,  // [E, ffn, hidden]: gate, up of all experts of a layer
   kExpertRow,     // [E, hidden, ffn]: down
+  kMtpColumn,  // projection into a multi-token-prediction layer: Megatron cuts its output features
+  kMtpFcColumn,  // the same of Qwen, which vLLM cuts too
 };
 
 /// The block of the model in which a tensor lives: which pipeline stage holds it.
@@ -57,7 +59,8 @@ struct Model {
   bool operator==(const Model&) const = default;
 };
 
-/// The dimension that tensor parallelism cuts; -1 for none. Of experts, those of one projection.
+/// The dimension that tensor parallelism cuts; -1 for none, or where that depends on the framework
+/// (the kMtp roles). Of experts, those of one projection.
 int32_t tp_dimension(Role role);
 
 int64_t tensor_bytes(const Tensor& tensor);

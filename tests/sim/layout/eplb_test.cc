@@ -77,6 +77,21 @@ TEST(Eplb, AFileHasOneListOrOnePerMoeLayer) {
   std::remove(path.c_str());
 }
 
+TEST(Eplb, MultiTokenPredictionLayersHaveTheSameSlots) {
+  Model model = make_small_model({.layers = 1, .experts = 2});
+  model.tensors.push_back(
+      {"mtp.gate", {2, 12, 8}, Dtype::kBf16, Role::kExpertColumn, Block::kHead});
+  const Layout layout = load_layout("vllm:tp=2,ep=on,eplb=1|1|0|1", model, Side::kGen, 0);
+  for (const char* tensor : {"0.gate", "mtp.gate"}) {
+    EXPECT_EQ(held(model, layout, tensor, 0), "[1:2, 0:12, 0:8] [1:2, 0:12, 0:8]");
+    EXPECT_EQ(held(model, layout, tensor, 1), "[0:1, 0:12, 0:8] [1:2, 0:12, 0:8]");
+  }
+  Model two = make_small_model({.layers = 2, .experts = 2});
+  two.tensors.push_back(model.tensors.back());
+  expect_layout_refused("vllm:tp=2,ep=on,eplb=0|1/1|0", two, Side::kGen,
+                        {"2 lists", "1, as multi-token-prediction layers"});
+}
+
 TEST(Eplb, BadTablesAreRefused) {
   const Model model = make_small_model({.layers = 1, .experts = 4});
   const auto refused = [&](const std::string& spec, const std::vector<std::string>& words) {

@@ -145,6 +145,22 @@ TEST(Megatron, RanksMayBeAnySet) {
   EXPECT_EQ(load_layout("megatron:tp=2", model, Side::kGen, 6).ranks, (std::vector<int32_t>{6, 7}));
 }
 
+TEST(Megatron, ProjectionsIntoPredictionLayersAreCutWhereTheFrameworkCutsThem) {
+  // Megatron-Core's eh_proj is column parallel, vLLM's and SGLang's are plain; vLLM's fc of Qwen is
+  // column parallel again.
+  Model model = make_small_model({.layers = 1});
+  model.tensors.push_back({"eh", {8, 16}, Dtype::kBf16, Role::kMtpColumn, Block::kHead});
+  model.tensors.push_back({"fc", {8, 16}, Dtype::kBf16, Role::kMtpFcColumn, Block::kHead});
+  const std::string whole = "[0:8, 0:16]", half = "[4:8, 0:16]";
+  for (const auto& [spec, eh, fc] :
+       {std::tuple("megatron:tp=2", half, half), std::tuple("vllm:tp=2", whole, half),
+        std::tuple("sglang:tp=2", whole, whole), std::tuple("fsdp:world=2,tp=2", whole, whole)}) {
+    const Layout layout = train(spec, model);
+    EXPECT_EQ(held(model, layout, "eh", 1), eh) << spec;
+    EXPECT_EQ(held(model, layout, "fc", 1), fc) << spec;
+  }
+}
+
 TEST(Megatron, EqualPlacementsShareAMap) {
   const Model model = make_small_model({.layers = 4, .experts = 4});
   const Layout layout = train("megatron:tp=2,pp=2,ep=2", model);

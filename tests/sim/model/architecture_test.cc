@@ -43,6 +43,8 @@ TEST(Architecture, DimensionsFitTheRole) {
             break;
           case Role::kVocab:
           case Role::kRow:
+          case Role::kMtpColumn:
+          case Role::kMtpFcColumn:
             EXPECT_EQ(dims, 2) << row.name;
             break;
           case Role::kExpertColumn:

@@ -379,5 +379,10 @@ TEST(Config, QuantisedFormatsThatRearrangeTensorsAreRefusedByName) {
   }
 }
 
+TEST(Config, AByteOrderMarkIsPassedOver) {
+  const std::string text = config("qwen3", kDense);
+  EXPECT_EQ(parse("\xEF\xBB\xBF" + text), parse(text));
+}
+
 }  // namespace
 }  // namespace refit
