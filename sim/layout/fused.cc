@@ -40,6 +40,9 @@ const std::vector<Fusion> kMegatronFusions = {
     {"mlp.shared_experts.linear_fc1.weight",
      {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"}},
     {"mlp.shared_experts.linear_fc2.weight", {"mlp.shared_experts.down_proj.weight"}},
+    {"mlp.shared_experts.linear_fc1.weight",
+     {"mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.up_proj.weight"}},
+    {"mlp.shared_experts.linear_fc2.weight", {"mlp.shared_expert.down_proj.weight"}},
 };
 
 // vLLM and SGLang name all these alike; only the fused low-rank projection of MLA differs.

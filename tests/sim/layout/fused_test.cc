@@ -153,6 +153,34 @@ TEST(Fused, GatesStandBehindTheQueriesOfTheirGroup) {
   EXPECT_EQ(lies(model, four, kAttention + "k_proj.weight", 1), "[0:2, 0:4]@0");
 }
 
+TEST(Fused, SharedExpertsOfEveryName) {
+  // Qwen's stand under "shared_expert", DeepSeek's under "shared_experts"; 8 rows over two ranks.
+  const std::string sizes = R"(, "num_hidden_layers": 1, "hidden_size": 3, "num_attention_heads": 2,
+"vocab_size": 64, "moe_intermediate_size": 8, )";
+  const Model qwen_next = parse_model(R"({"model_type": "qwen3_next")" + sizes + R"(
+"layer_types": ["full_attention"], "num_key_value_heads": 2, "head_dim": 2, "num_experts": 2,
+"shared_expert_intermediate_size": 8})",
+                                      "c/config.json");
+  const Model deepseek = parse_model(R"({"model_type": "deepseek_v3")" + sizes + R"(
+"kv_lora_rank": 2, "qk_nope_head_dim": 2, "qk_rope_head_dim": 1, "v_head_dim": 2,
+"n_routed_experts": 2, "n_shared_experts": 1})",
+                                     "c/config.json");
+  for (const auto& [model, name] : {std::pair(&qwen_next, kMlp + "shared_expert."),
+                                    std::pair(&deepseek, kMlp + "shared_experts.")}) {
+    const Layout megatron = load("megatron:tp=2,fused=on", *model);
+    EXPECT_EQ(lies(*model, megatron, name + "gate_proj.weight", 1), "[4:8, 0:3]@0");
+    EXPECT_EQ(lies(*model, megatron, name + "up_proj.weight", 1), "[4:8, 0:3]@12");
+    for (const char* part : {"gate_proj.weight", "up_proj.weight"}) {
+      EXPECT_EQ(buffer(*model, megatron, name + part),
+                "decoder.layers.0.mlp.shared_experts.linear_fc1.weight");
+    }
+    EXPECT_EQ(buffer(*model, megatron, name + "down_proj.weight"),
+              "decoder.layers.0.mlp.shared_experts.linear_fc2.weight");
+    EXPECT_EQ(buffer(*model, load("vllm:tp=2,fused=on", *model), name + "up_proj.weight"),
+              name + "gate_up_proj.weight");
+  }
+}
+
 TEST(Fused, LowRankProjectionsOfLatentAttention) {
   const Model model = parse_model(R"({"model_type": "deepseek_v3", "num_hidden_layers": 1,
 "hidden_size": 4, "num_attention_heads": 4, "vocab_size": 64, "q_lora_rank": 3, "kv_lora_rank": 2,
