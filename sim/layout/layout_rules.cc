@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "sim/layout/glob.h"
+#include "sim/layout/precision.h"
 #include "sim/layout/quantise.h"
 
 namespace refit {
@@ -173,6 +174,7 @@ Layout place_by_rules(const LayoutRules& side, const Model& model) {
     const LayoutRule& rule = index < side.rules.size() ? side.rules[index] : *side.rest;
     layout.precision.push_back({rule.dtype.value_or(tensor.dtype), rule.cast});
   }
+  check_skip(side.quantisation, model, side.place);
   layout.quantisation = side.quantisation;
   if (side.scales_follow) follow_weights(model, layout);
   return layout;

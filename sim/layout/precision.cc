@@ -14,9 +14,19 @@
 namespace refit {
 namespace {
 
-// What no engine quantises by default.
-constexpr std::array<std::string_view, 4> kKept = {"*embed_tokens*", "*lm_head*", "*norm*",
-                                                   "*.mlp.gate.weight"};
+// What no engine quantises by default: ModelOpt's list of disabled quantisers (routers, gates of
+// shared experts, convolutions), biases, and what engines build as plain layers.
+constexpr std::array<std::string_view, 11> kKept = {"*embed_tokens*",
+                                                    "*lm_head*",
+                                                    "*norm*",
+                                                    "*.gate.weight",
+                                                    "*router*",
+                                                    "*bias*",
+                                                    "*conv1d*",
+                                                    "*.shared_expert_gate.weight",
+                                                    "*indexer.weights_proj*",
+                                                    "*eh_proj*",
+                                                    "mtp.fc.*"};
 
 /// The dtype of most bytes.
 Dtype main_dtype(const Model& model) {
@@ -77,21 +87,26 @@ PrecisionSpec take_precision(std::string& spec) {
     fail(place + ", key skip", "patterns without quant", "quant=FORMAT");
   }
   if (!seen.empty()) {
-    // A lone "tp=1" would be lost; an empty body is what "vllm:" means.
+    // Every grid has sizes of which 1 is the default, and none is without a key.
+    if (rest.empty()) rest.push_back("tp=1");
     spec = fmt::format("{}{}", spec.substr(0, body), fmt::join(rest, ","));
   }
   return precision;
 }
 
-void apply_precision(const PrecisionSpec& precision, const Model& model, const std::string& place,
-                     Layout& layout) {
-  layout.quantisation = precision.quantisation;
-  for (const std::string& pattern : precision.quantisation.skip) {
+void check_skip(const Quantisation& quantisation, const Model& model, const std::string& place) {
+  for (const std::string& pattern : quantisation.skip) {
     if (std::none_of(model.tensors.begin(), model.tensors.end(),
                      [&](const Tensor& tensor) { return match_glob(pattern, tensor.name); })) {
       fail(place + ", key skip", quote(pattern), "a pattern that some tensor matches");
     }
   }
+}
+
+void apply_precision(const PrecisionSpec& precision, const Model& model, const std::string& place,
+                     Layout& layout) {
+  layout.quantisation = precision.quantisation;
+  check_skip(precision.quantisation, model, place);
   if (!precision.dtype) return;
   const Dtype main = main_dtype(model);
   for (const Tensor& tensor : model.tensors) {

@@ -25,6 +25,9 @@ PrecisionSpec take_precision(std::string& spec);
 void apply_precision(const PrecisionSpec& precision, const Model& model, const std::string& place,
                      Layout& layout);
 
+/// Refuses a skip pattern that names no tensor.
+void check_skip(const Quantisation& quantisation, const Model& model, const std::string& place);
+
 /// "follow" or "whole".
 bool parse_scales(std::string_view text, const std::string& place);
 

@@ -139,9 +139,16 @@ class CastMaker {
     model_.tensors.clear();
     const std::vector<int32_t> train_map = std::move(train_.tensor_map);
     const std::vector<int32_t> gen_map = std::move(gen_.tensor_map);
+    const std::vector<std::string> train_buffer = std::move(train_.tensor_buffer);
+    const std::vector<std::string> gen_buffer = std::move(gen_.tensor_buffer);
+    train_.tensor_buffer.clear();
+    gen_.tensor_buffer.clear();
     for (size_t t = 0; t < before.tensors.size(); ++t) {
       add_tensor(before.tensors[t], t, train_map[t], gen_map[t]);
+      name_buffers(train_buffer, t, train_);
+      name_buffers(gen_buffer, t, gen_);
     }
+    check_buffers(gen_);
     return std::move(casts_);
   }
 
@@ -151,6 +158,28 @@ class CastMaker {
   static Precision precision_of(const Layout& layout, size_t tensor, Dtype fallback) {
     return layout.precision.empty() ? Precision{fallback, CastAt::kNowhere}
                                     : layout.precision[tensor];
+  }
+
+  /// Of what tensor `index` of the model has become: the tensor stays in its buffer, companions have
+  /// buffers of their own.
+  void name_buffers(const std::vector<std::string>& before, size_t index, Layout& layout) const {
+    if (before.empty()) return;
+    for (size_t t = layout.tensor_buffer.size(); t < model_.tensors.size(); ++t) {
+      layout.tensor_buffer.push_back(casts_[t].source < 0 ? before[index] : model_.tensors[t].name);
+    }
+  }
+
+  /// Refuses fused tensors of which only some are quantised.
+  void check_buffers(const Layout& layout) const {
+    std::map<std::string, size_t> first;
+    for (size_t t = 0; t < layout.tensor_buffer.size(); ++t) {
+      const size_t other = first.try_emplace(layout.tensor_buffer[t], t).first->second;
+      if (casts_[t].gen == casts_[other].gen) continue;
+      fail(fmt::format("layout {}, tensor {}", quote_spec(layout), model_.tensors[t].name),
+           fmt::format("{} in the buffer of {}, which is {}", dtype_name(casts_[t].gen),
+                       model_.tensors[other].name, dtype_name(casts_[other].gen)),
+           "one dtype, as they are fused, or fused=off");
+    }
   }
 
   void push(Tensor tensor, Dtype wire, int32_t train_map, int32_t gen_map, Cast cast) {

@@ -59,6 +59,8 @@ constexpr Job kJobs[] = {
     {"kimi_vpp_etp", kKimi, "megatron:tp=2,pp=2,ep=2,etp=2,vpp=2,layers=3|2|2|2",
      "vllm:tp=2,ep=on,pp=2"},
     {"qwen_kv_copies", kQwen, "megatron:tp=4,pp=2,ep=4,etp=1", "vllm:tp=16"},
+    {"kimi_fused", kKimi, "megatron:tp=2,pp=2,ep=2,etp=1,fused=on", "vllm:tp=4,ep=on,fused=on"},
+    {"qwen_fused", kQwen, "megatron:tp=8,ep=4,etp=2,fused=on", "sglang:tp=4,ep=2,fused=on"},
     {"qwen_fsdp", kQwen, "fsdp:world=6", "vllm:tp=4,ep=on,pp=2"},
 };
 
