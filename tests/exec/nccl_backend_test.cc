@@ -399,10 +399,10 @@ TEST(NcclOnTestDouble, AfterAnAbortNothingRuns) {
   for (int32_t rank = 0; rank < 8; ++rank) {
     threads.emplace_back([&, rank] {
       MeetingBootstrap bootstrap(meeting, rank);
-      NcclBackend backend(cluster.gpu(rank), plan, rank, &bootstrap, nullptr, {});
-      Executor executor(plan, backend, allocate_buffers(plan, backend));
-      backend.abort("rank 0: stop");
-      try {
+      try {  // another rank may abort while this one is still being made
+        NcclBackend backend(cluster.gpu(rank), plan, rank, &bootstrap, nullptr, {});
+        Executor executor(plan, backend, allocate_buffers(plan, backend));
+        backend.abort("rank 0: stop");
         executor.run();
       } catch (const Error& error) {
         again[static_cast<size_t>(rank)] = error.what();
