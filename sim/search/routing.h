@@ -7,13 +7,6 @@
 
 namespace refit {
 
-/// Why a hop happens at its place in the order. Serial strategies fill it in; free ones leave it at
-/// 0 and let the scheduler choose.
-struct Turn {
-  int32_t lane = 0;   // lanes run concurrently
-  int32_t batch = 0;  // batches of a lane run one after the other; one batch is one group call
-};
-
 /// A box of a tensor moves from one rank to another (from == to: from its train shard to its own
 /// gen shard).
 struct Hop {
@@ -22,7 +15,6 @@ struct Hop {
   int32_t from = -1, to = -1;
   int32_t parent = -1;  // hop that brought the box, or the last part of it, to `from`; -1: a train
                         // shard of `from` holds it
-  Turn turn = {};
 };
 
 /// What goes where, by which trees; when, and in what chunks, is the schedule's business. Parents

@@ -41,9 +41,4 @@ int64_t usual_message(const PortLoad& port);
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
                      const RoundTuning& tuning = {});
 
-/// Serial order, for baselines: each lane is a channel that runs its batches one after the other,
-/// as collective calls on one communicator do. A batch is one group, split where a rank has more
-/// than eight peers. Hops with a parent come in a later batch of the same lane.
-Plan schedule_batches(const Problem& problem, const Routing& routing, const SearchOptions& options);
-
 }  // namespace refit

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "plans/plan.h"
-#include "sim/search/routing.h"
 #include "sim/search/search.h"
 
 namespace refit {
@@ -21,6 +20,13 @@ struct StagedBox {
   int32_t rank = -1, tensor = -1;
   Box box;
   int64_t offset = 0;  // bytes
+};
+
+/// Place in the order: lanes run concurrently, batches of a lane one after the other; one batch is
+/// one group call.
+struct Turn {
+  int32_t lane = 0;
+  int32_t batch = 0;
 };
 
 /// A box of a tensor moves from one rank to another, or between places of one rank.
