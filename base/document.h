@@ -16,8 +16,8 @@ namespace refit {
 /// refused.
 ///
 /// Values share their tree: copies are cheap and may outlive the value they came from; the
-/// references that accessors return live as long as the value they were asked of. Reading marks what
-/// was asked for: one thread at a time.
+/// references that accessors return live as long as the value they were asked of. Reading marks
+/// what was asked for: one thread at a time.
 class Value {
  public:
   enum class Kind { kNull, kScalar, kList, kMap };

@@ -19,8 +19,8 @@ void write_stream(const std::string& path, const std::function<void(std::ostream
 
 /// Looks up a file of ours (a named model, fabric or cost model): NAME.yaml in `folder` of the data
 /// directory ($REFIT_DATA, else the one next to the program, else the source tree's), else `name`
-/// itself if such a file exists; so a file that happens to lie around does not shadow a name of ours
-/// (./NAME does). Returns "" when there is none.
+/// itself if such a file exists; so a file that happens to lie around does not shadow a name of
+/// ours (./NAME does). Returns "" when there is none.
 std::string find_data_file(std::string_view folder, std::string_view name);
 
 /// The names that find_data_file knows in `folder`, sorted.

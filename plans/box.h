@@ -26,7 +26,8 @@ struct Dims {
   auto operator<=>(const Dims&) const = default;
 };
 
-/// A half-open range per dimension of a global tensor: [lo, hi), in elements. A scalar's box has no dimension and one element.
+/// A half-open range per dimension of a global tensor: [lo, hi), in elements. A scalar's box has no
+/// dimension and one element.
 struct Box {
   Dims lo, hi;
 
@@ -51,15 +52,17 @@ bool contains(const Box& outer, const Box& inner);
 /// Row-major strides of a dense array of this shape.
 Dims dense_strides(const Dims& shape);
 
-/// Where a box does not cover exactly once: the first such point in lexicographic order, and how often it is covered.
+/// Where a box does not cover exactly once: the first such point in lexicographic order, and how
+/// often it is covered.
 struct Uncovered {
   Dims point;
   int64_t times = 0;
 };
 
-/// Do the boxes (each inside `area`, which has less than 2^57 elements) cover every element of `area` exactly once? Exact in
-/// any dimension: the sum of the boxes' indicator functions equals the area's exactly when their mixed differences do, that is,
-/// when the signed corners cancel. O(2^d n log n) for the d dimensions that some box cuts. Returns true, or false and the first
+/// Do the boxes (each inside `area`, which has less than 2^57 elements) cover every element of
+/// `area` exactly once? Exact in any dimension: the sum of the boxes' indicator functions equals
+/// the area's exactly when their mixed differences do, that is, when the signed corners cancel.
+/// O(2^d n log n) for the d dimensions that some box cuts. Returns true, or false and the first
 /// wrong point.
 bool covers_once(const Box& area, std::span<const Box> boxes, Uncovered* wrong = nullptr);
 

@@ -31,7 +31,8 @@ int64_t dtype_bytes(Dtype dtype, int64_t elements);
 /// "bf16", "fp8_e4m3", ... as in DESIGN.md section 4.
 std::string_view dtype_name(Dtype dtype);
 
-/// Reads our names and the usual spellings ("bfloat16", "BF16", "torch.bfloat16", "F8_E4M3", "float8_e4m3fn", ...).
+/// Reads our names and the usual spellings ("bfloat16", "BF16", "torch.bfloat16", "F8_E4M3",
+/// "float8_e4m3fn", ...).
 Dtype parse_dtype(std::string_view text, std::string_view place);
 
 }  // namespace refit

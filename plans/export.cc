@@ -123,7 +123,8 @@ std::string print_map(const RankMap& map) {
   return text + "}";
 }
 
-// Of quantised weights and their companions only: format, what of it, and of a companion the weight.
+// Of quantised weights and their companions only: format, what of it, and of a companion the
+// weight.
 std::string print_format(const PlanTensor& tensor) {
   if (tensor.format == Format::kNone) return "";
   const std::string source =

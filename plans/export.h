@@ -15,8 +15,8 @@ struct PairedTransfer {
   std::vector<int64_t> after;     // ids of transfers of the waits at either end
 };
 
-/// All transfers, ordered by an order of execution: applying them one by one is a legal run of the plan. Ids are positions.
-/// The plan has to pass `check`.
+/// All transfers, ordered by an order of execution: applying them one by one is a legal run of the
+/// plan. Ids are positions. The plan has to pass `check`.
 std::vector<PairedTransfer> pair_transfers(const Plan& plan);
 
 /// DESIGN.md section 4, streamed.

@@ -34,6 +34,15 @@ const std::vector<Shard>* RankMap::find(int32_t rank) const {
   return at != shards.end() && at->first == rank ? &at->second : nullptr;
 }
 
+const std::string* find_input(const Plan& plan, std::string_view name) {
+  const auto found = std::ranges::find(plan.inputs, name, &Inputs::value_type::first);
+  return found == plan.inputs.end() ? nullptr : &found->second;
+}
+
+int64_t count_ranks(const Plan& plan) {
+  return std::ranges::count_if(plan.ranks, [](const PlanRank& rank) { return rank.gpu >= 0; });
+}
+
 std::string_view lane_name(Lane lane) {
   switch (lane) {
     case Lane::kNvlink:
@@ -195,6 +204,13 @@ StagingUse staging_use(const Plan& plan, int32_t rank) {
   return use;
 }
 
+int64_t peak_staging(const Plan& plan) {
+  int64_t peak = 0;
+  for (int32_t rank = 0; rank < std::ssize(plan.programs); ++rank)
+    peak = std::max(peak, staging_use(plan, rank).total());
+  return peak;
+}
+
 int64_t buffer_elements(const Plan& plan, Side side, int32_t buffer, int32_t rank) {
   int64_t elements = 0;
   for (const PlanTensor& tensor : plan.tensors) {
@@ -240,9 +256,8 @@ PlanTotals plan_totals(const Plan& plan) {
       }
     }
     totals.max_peers = std::max(totals.max_peers, static_cast<int32_t>(peers.size()));
-    totals.peak_staging_bytes =
-        std::max(totals.peak_staging_bytes, staging_use(plan, rank).total());
   }
+  totals.peak_staging_bytes = peak_staging(plan);
   totals.bytes_total = totals.bytes_inter_domain + totals.bytes_intra_domain;
   return totals;
 }

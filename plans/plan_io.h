@@ -7,10 +7,11 @@
 
 namespace refit {
 
-// The plan file: a header (magic, version, size and SHA-256 of the root section), the root section (ranks, tensors, maps,
-// prediction, section table), one section per rank with its program, and one with the inputs. Sections are FlatBuffers
-// (plans/*.fbs); the table in the root holds offset, size and SHA-256 of each. A rank maps the file, verifies header, root and its own
-// section, and reads nothing else. No dates, host names or search times: same inputs, same bytes.
+// The plan file: a header (magic, version, size and SHA-256 of the root section), the root section
+// (ranks, tensors, maps, prediction, section table), one section per rank with its program, and one
+// with the inputs. Sections are FlatBuffers (plans/*.fbs); the table in the root holds offset, size
+// and SHA-256 of each. A rank maps the file, verifies header, root and its own section, and reads
+// nothing else. No dates, host names or search times: same inputs, same bytes.
 
 /// Version of the format that this program writes. It reads [kOldestPlanVersion, kPlanVersion].
 inline constexpr uint32_t kPlanVersion = 2;  // 2: casts and quantised tensors
@@ -32,7 +33,8 @@ struct LoadedPlan {
   SavedPlan saved;
 };
 
-/// Reads and verifies everything. Distinct errors: "not a plan", "too old", "too new", "damaged" (with section and expected hash).
+/// Reads and verifies everything. Distinct errors: "not a plan", "too old", "too new", "damaged"
+/// (with section and expected hash).
 LoadedPlan load_plan(const std::string& path);
 
 /// Reads root and the program of one rank; the other programs and the inputs stay empty.

@@ -20,8 +20,8 @@ struct FormatInfo {
   std::string_view global = "";  // of the scale of a matrix, fp32; none: no such scale
 };
 
-// Indexed by Format. Names and layouts of companions: DeepSeek-V3's checkpoint (weight_scale_inv), ModelOpt's exports and vLLM's
-// loaders for them (weight_scale, weight_scale_2).
+// Indexed by Format. Names and layouts of companions: DeepSeek-V3's checkpoint (weight_scale_inv),
+// ModelOpt's exports and vLLM's loaders for them (weight_scale, weight_scale_2).
 constexpr std::array<FormatInfo, kFormatCount> kFormats = {{
     {"none", {1, 1}},
     {"fp8_block", {128, 128}, Dtype::kFp8E4m3, Dtype::kFp32, "_scale_inv", ""},
@@ -30,7 +30,8 @@ constexpr std::array<FormatInfo, kFormatCount> kFormats = {{
     {"nvfp4", {1, 16}, Dtype::kFp4E2m1, Dtype::kFp8E4m3, "_scale", "_scale_2"},
 }};
 
-// Quantised formats that inference engines know and that cannot be made of weights alone, or that Refit does not make.
+// Quantised formats that inference engines know and that cannot be made of weights alone, or that
+// Refit does not make.
 constexpr std::array<std::string_view, 15> kForeign = {
     "gptq", "gptq_marlin", "awq",   "awq_marlin", "bitsandbytes",
     "gguf", "hqq",         "aqlm",  "quip",       "exl2",

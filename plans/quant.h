@@ -8,8 +8,9 @@
 
 namespace refit {
 
-// Quantised weights: formats, their companions (scales), and which source elements each value is made of. The last two
-// dimensions of a weight are a matrix, those before count matrices (experts). How values are computed says exec/cast.h.
+// Quantised weights: formats, their companions (scales), and which source elements each value is
+// made of. The last two dimensions of a weight are a matrix, those before count matrices (experts).
+// How values are computed says exec/cast.h.
 //
 //   format      data              scale, one for            global scale, one for
 //   fp8_block   fp8_e4m3 [R, C]   128 x 128: fp32           -
@@ -31,7 +32,8 @@ inline constexpr int kOutputCount = 3;
 std::string_view format_name(Format format);
 std::string_view output_name(Output output);
 
-/// Reads a format's name. Formats of other families (gptq, awq, bitsandbytes, ...) are refused by name.
+/// Reads a format's name. Formats of other families (gptq, awq, bitsandbytes, ...) are refused by
+/// name.
 Format parse_format(std::string_view text, std::string_view place);
 
 /// Does the format have this output? (kData: always.)
@@ -41,7 +43,8 @@ bool has_output(Format format, Output output);
 Dtype output_dtype(Format format, Output output);
 bool is_quantisable(Dtype dtype);
 
-/// May the one be converted to the other, element by element? Between different ones of fp32, bf16, fp16.
+/// May the one be converted to the other, element by element? Between different ones of fp32, bf16,
+/// fp16.
 bool is_convertible(Dtype from, Dtype to);
 
 /// Does every value of the one have its equal in the other (bf16 or fp16 to fp32)?
@@ -59,10 +62,12 @@ Block2 scale_block(Format format);
 /// Shape of an output of a weight of this shape (two dimensions or more).
 Dims output_shape(Format format, Output output, const Dims& source);
 
-/// The part of an output that belongs to a part of the weight: every scale of a block that the box touches.
+/// The part of an output that belongs to a part of the weight: every scale of a block that the box
+/// touches.
 Box output_box(Format format, Output output, const Box& source);
 
-/// The elements of the weight from which the box of an output is made: whole blocks, and whole matrices where there is a global scale.
+/// The elements of the weight from which the box of an output is made: whole blocks, and whole
+/// matrices where there is a global scale.
 Box source_box(Format format, Output output, const Dims& source, const Box& box);
 
 /// The same in whole blocks only, without regard to global scales.

@@ -146,8 +146,9 @@ void check_gen_memory(const Plan& plan, int32_t rank, Faults& faults) {
   }
 }
 
-// Why a piece may not be sent, or received, at its place and in its dtype; or "". Values are cast once, from train to gen dtype:
-// quantised ones by their sender, others at either end. What was widened may be passed on in its train dtype.
+// Why a piece may not be sent, or received, at its place and in its dtype; or "". Values are cast
+// once, from train to gen dtype: quantised ones by their sender, others at either end. What was
+// widened may be passed on in its train dtype.
 std::string find_wrong_end(const Plan& plan, int32_t rank, const Piece& piece, bool sends) {
   if (!sends && piece.place == Place::kTrain) return "into a train shard";
   if (!is_cast(plan, rank, piece)) return "";

@@ -6,7 +6,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -89,9 +88,7 @@ int run_calibrate(const Common& common, const CalibrateOptions& options) {
   const std::vector<Sample> samples = read_samples(options, fabric, skipped);
   const Calibration result = calibrate(samples, base, options.name);
   write_file(options.output, print_calibration(result, base));
-  if (!common.quiet) {
-    for (const std::string& note : skipped) log_line("note: " + note);
-  }
+  log_notes(common.quiet, skipped);
   if (common.json) {
     Json outliers = Json::array();
     for (const Outlier& outlier : result.outliers) {

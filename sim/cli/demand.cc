@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/console.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "sim/cli/commands.h"
@@ -91,7 +90,7 @@ int32_t find_tensor(const Model& model, const std::string& name) {
   for (size_t t = 0; t < model.tensors.size(); ++t) {
     if (model.tensors[t].name == name) return static_cast<int32_t>(t);
   }
-  fail("--tensor", "'" + name + "'",
+  fail("--tensor", quote(name),
        fmt::format("a tensor of {}, such as {}", model.name, model.tensors.front().name));
 }
 
@@ -101,9 +100,7 @@ int run_demand(const Common& common, const DemandOptions& options) {
   Problem problem;
   std::vector<std::string> notes;
   load_demand(options.inputs, problem, &notes);
-  if (!common.quiet) {
-    for (const std::string& note : notes) log_line("note: " + note);
-  }
+  log_notes(common.quiet, notes);
   const int32_t only_tensor =
       options.tensor.empty() ? -1 : find_tensor(problem.model, options.tensor);
   if (options.rank >= 0 &&

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -17,11 +16,8 @@
 #include "sim/simulator/simulator.h"
 
 namespace refit::cli {
-namespace {
 
 using Json = nlohmann::ordered_json;
-
-}  // namespace
 
 int run_check(const Common& common, const std::string& path) {
   const LoadedPlan loaded = load_plan(path);

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <optional>
 
-#include "base/console.h"
 #include "base/units.h"
 #include "plans/plan_io.h"
 #include "sim/cli/commands.h"
@@ -19,9 +18,7 @@ namespace {
 Problem load(const Common& common, const InputSpec& inputs) {
   std::vector<std::string> notes;
   Problem problem = load_problem(inputs, &notes);
-  if (!common.quiet) {
-    for (const std::string& note : notes) log_line("note: " + note);
-  }
+  log_notes(common.quiet, notes);
   return problem;
 }
 

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/console.h"
+
 namespace refit::cli {
 namespace {
 
@@ -69,6 +71,11 @@ Progress make_progress(bool quiet) {
     }
     std::fflush(stderr);
   };
+}
+
+void log_notes(bool quiet, const std::vector<std::string>& notes) {
+  if (quiet) return;
+  for (const std::string& note : notes) log_line("note: " + note);
 }
 
 int64_t peak_memory() {

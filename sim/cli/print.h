@@ -19,6 +19,9 @@ std::string print_percent(double part);
 /// Progress on stderr: a bar when it is a terminal, nothing else otherwise.
 Progress make_progress(bool quiet);
 
+/// Choices made for the user, as lines on stderr; none when quiet.
+void log_notes(bool quiet, const std::vector<std::string>& notes);
+
 /// Path of a program that the shell would run, or "".
 std::string find_program(const std::string& name);
 

@@ -6,14 +6,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/console.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
-#include "plans/check.h"
-#include "plans/plan_io.h"
-#include "sim/cli/commands.h"
 #include "sim/cli/print.h"
+#include "sim/cli/simulation.h"
 #include "sim/search/compare.h"
 
 namespace refit::cli {
@@ -36,10 +32,7 @@ std::vector<std::string> strategies_to_compare(const ReportOptions& options, con
 }  // namespace
 
 int run_report(const Common& common, const ReportOptions& options) {
-  const LoadedPlan loaded = load_plan(options.plan);
-  const std::vector<Fault> faults = check(loaded.plan, 1);
-  if (!faults.empty())
-    throw Error(options.plan + ": " + print_fault(faults.front()), ErrorKind::kWork);
+  const LoadedPlan loaded = load_checked(options.plan);
   std::vector<ComparedPlan> others;
   const std::vector<std::string> names = strategies_to_compare(options, loaded.plan);
   if (!names.empty()) {

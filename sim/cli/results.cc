@@ -1,6 +1,5 @@
 #include "sim/cli/results.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "sim/cli/print.h"
@@ -41,11 +40,6 @@ Json plan_row(const Plan& plan, const SavedPlan& saved) {
 std::optional<double> ratio_to_bound(const Prediction& prediction) {
   if (prediction.lower_bound_s <= 0) return std::nullopt;
   return prediction.predicted_s / prediction.lower_bound_s;
-}
-
-int64_t count_ranks(const Plan& plan) {
-  return std::count_if(plan.ranks.begin(), plan.ranks.end(),
-                       [](const PlanRank& rank) { return rank.gpu >= 0; });
 }
 
 std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,

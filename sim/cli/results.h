@@ -16,9 +16,6 @@ namespace refit::cli {
 /// predicted / lower bound; none where nothing has to move.
 std::optional<double> ratio_to_bound(const Prediction& prediction);
 
-/// Ranks of the plan that have a GPU.
-int64_t count_ranks(const Plan& plan);
-
 std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan& saved,
                       double search_s);
 /// Of a plan from a file: without what only planning knows.

@@ -32,6 +32,10 @@ double parse_error(const std::string& text) {
   return percent / 100;
 }
 
+std::string bottleneck_name(const Fabric& fabric, const Timeline& timeline) {
+  return timeline.bottleneck < 0 ? "" : fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
+}
+
 }  // namespace
 
 LoadedPlan load_checked(const std::string& path) {
@@ -54,14 +58,6 @@ Simulation prepare_simulation(LoadedPlan loaded, const SimulatePlanOptions& opti
     simulation.how.stragglers.push_back(parse_straggler(text));
   return simulation;
 }
-
-namespace {
-
-std::string bottleneck_name(const Fabric& fabric, const Timeline& timeline) {
-  return timeline.bottleneck < 0 ? "" : fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
-}
-
-}  // namespace
 
 std::string simulation_json(const SimulatePlanOptions& options, const Simulation& simulation,
                             const Timeline& timeline) {

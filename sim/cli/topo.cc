@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
@@ -83,8 +82,7 @@ int run_topo_import(const Common& common, const TopoImportOptions& options) {
   }
   std::vector<std::string> notes;
   const FabricFile file = import_fabric(files, how, &notes);
-  if (!common.quiet)
-    for (const std::string& note : notes) log_line("note: " + note);
+  log_notes(common.quiet, notes);
   std::string text = "# Made by: refit topo import";
   for (const std::string& name : options.files)
     text += " " + std::filesystem::path(name).filename().string();

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 
 #include "base/error.h"

@@ -17,28 +17,30 @@ namespace refit {
 //
 //     t - l  =  s + b r                                                                      (1)
 //
-// with the time t, the latency l of the path, the bytes b that the fullest port has to pass, and two
-// unknowns: the start-up s = step_start + message_start and the time of a byte r = 1 / rate. Start-up
-// and rate belong to the class of links (NVLink, network) whose ports take longer at nominal rates;
-// where both take about the same (within 25 %), an equation speaks of neither and is left out.
+// with the time t, the latency l of the path, the bytes b that the fullest port has to pass, and
+// two unknowns: the start-up s = step_start + message_start and the time of a byte r = 1 / rate.
+// Start-up and rate belong to the class of links (NVLink, network) whose ports take longer at
+// nominal rates; where both take about the same (within 25 %), an equation speaks of neither and is
+// left out.
 //
 // With n ranks of equally many on each host, D of them in an NVLink domain (hosts fill domains in
 // order), q that share a NIC, and S the size that the log gives:
 //
 //     sendrecv     to the next rank               b = S;  network if D < n, else NVLink
 //     alltoall     S / n to each rank             NVLink (D-1) S / n;  network q (n-D) S / n
-//     all_gather   a ring through all ranks       NVLink (n-1) S / n;  network that / NICs of a host
+//     all_gather   a ring through all ranks       NVLink (n-1) S / n;  network that / NICs of a
+//                  host
 //     broadcast    a chain through all ranks      NVLink S;            network S / NICs of a host
 //
-// With several NICs a GPU the network's b is divided by their number. A collective has a start-up of
-// its own in each log, for it takes many hops; it says nothing of s.
+// With several NICs a GPU the network's b is divided by their number. A collective has a start-up
+// of its own in each log, for it takes many hops; it says nothing of s.
 //
 // Fit. The squares of *relative* residuals are minimised over non-negative unknowns (nnls.h), for
-// times span five orders of magnitude. What the fit rests on is chosen first: with weights that turn
-// squares into absolute values (which a few wild points cannot move) the residuals are found; a point
-// is an outlier when its residual is above 10 % and above four times the spread of all (1.4826 x the
-// median of absolute residuals, a standard deviation if they are normal). Outliers are named and do
-// not take part in the final fit.
+// times span five orders of magnitude. What the fit rests on is chosen first: with weights that
+// turn squares into absolute values (which a few wild points cannot move) the residuals are found;
+// a point is an outlier when its residual is above 10 % and above four times the spread of all
+// (1.4826 x the median of absolute residuals, a standard deviation if they are normal). Outliers
+// are named and do not take part in the final fit.
 //
 // What no equation speaks of is kept from a base model, as is message_start, which a single message
 // cannot tell from step_start. The rules of NCCL's channels (nccl.h) are left out of the new model:

@@ -2,11 +2,10 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "base/document.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 
 namespace refit {
 namespace {
@@ -106,12 +105,7 @@ CostModel parse_cost(const CostSource& source) {
 
 std::string print_cost(const CostModel& cost, const CostNotes& notes) {
   std::string text;
-  size_t at = 0;
-  while (at < notes.head.size()) {
-    const size_t end = std::min(notes.head.find('\n', at), notes.head.size());
-    text += "# " + notes.head.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
+  for (const std::string_view line : split_lines(notes.head)) text += fmt::format("# {}\n", line);
   text += fmt::format("name: {}\n", cost.name);
   text += link_text("nvlink", cost.nvlink, notes.nvlink_rate, notes.nvlink_start, notes.rest);
   text += link_text("net", cost.net, notes.net_rate, notes.net_start, notes.rest);

@@ -31,8 +31,8 @@ struct NcclCost {
   ChannelCost nvlink, net;
 };
 
-/// What the host of a peer's framework takes. Only the peers' schedules (search/baselines.h) have such
-/// work.
+/// What the host of a peer's framework takes. Only the peers' schedules (search/baselines.h) have
+/// such work.
 struct HostCost {
   double parameter = 0;  // seconds to handle one checkpoint parameter: views, hooks, loaders
   double call = 0;       // seconds to set up and end one reshard call of a library

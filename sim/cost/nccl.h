@@ -8,8 +8,8 @@ namespace refit {
 
 // What NCCL does to a message that is sent in a group of sends and receives (NVIDIA/nccl v2.30.7,
 // src/graph/paths.cc, src/enqueue.cc, src/init.cc): it is cut into parts, one for each of several
-// channels; a part moves in chunks through a ring of buffers; and how many channels there are depends
-// on the communicator as a whole.
+// channels; a part moves in chunks through a ring of buffers; and how many channels there are
+// depends on the communicator as a whole.
 //
 // Channels for a peer. What a pair of ranks could use is ChannelCost::channels of its class; a
 // communicator gives every pair the *least* over all its pairs, so that one network peer throttles
@@ -27,14 +27,14 @@ namespace refit {
 //     p' = min(p, ceil(b / least)),     doubled while b / p' > most and 2 p' <= P.   (enqueue.cc)
 //
 // Group. A step's sends (its receives) start together, whatever the order in which they were given:
-// NCCL orders the peers of a group by a schedule of its own. Up to eight run on a channel at once, so
-// a step of up to eight peers never waits for a second batch. Those that share a channel share its
-// rate: with k messages in the same direction each gets min(p', C / k) channels' worth.
+// NCCL orders the peers of a group by a schedule of its own. Up to eight run on a channel at once,
+// so a step of up to eight peers never waits for a second batch. Those that share a channel share
+// its rate: with k messages in the same direction each gets min(p', C / k) channels' worth.
 //
 // Chunks. Over the network a part below one chunk moves in quarters of a chunk, below eight in
 // halves. The receiver copies a chunk out of the buffer when all of it is there, and so on at each
-// buffer on the way: `fills` chunk times pass in which the pipe fills (none with registered buffers,
-// which have no buffers on the way).
+// buffer on the way: `fills` chunk times pass in which the pipe fills (none with registered
+// buffers, which have no buffers on the way).
 struct Communicator {
   int32_t ranks = 0;
   bool nvlink = false;   // some pair is joined by NVLink

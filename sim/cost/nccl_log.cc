@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/units.h"
 
 namespace refit {
@@ -20,17 +21,6 @@ constexpr const char* kOthers[] = {"all_reduce", "reduce_scatter", "reduce",
                                    "gather",     "scatter",        "hypercube"};
 
 constexpr int64_t kMostBytes = int64_t{1} << 53;
-
-std::vector<std::string_view> split_words(std::string_view line) {
-  std::vector<std::string_view> words;
-  size_t at = 0;
-  while ((at = line.find_first_not_of(" \t\r", at)) != std::string_view::npos) {
-    const size_t end = std::min(line.find_first_of(" \t\r", at), line.size());
-    words.push_back(line.substr(at, end - at));
-    at = end;
-  }
-  return words;
-}
 
 /// The test that a text names as NAME_perf or, in a file's name, as NAME.
 std::optional<NcclTest> find_test(std::string_view text, const char* suffix,
@@ -59,11 +49,9 @@ class LogReader {
   explicit LogReader(const std::string& name) { log_.name = name; }
 
   NcclLog read(std::string_view text) {
-    while (!text.empty()) {
-      const size_t end = std::min(text.find('\n'), text.size());
+    for (const std::string_view line : split_lines(text)) {
       ++line_;
-      read_line(text.substr(0, end));
-      text.remove_prefix(std::min(end + 1, text.size()));
+      read_line(line);
     }
     finish();
     return std::move(log_);

@@ -1,8 +1,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/connected_components.hpp>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -138,19 +139,14 @@ class Generator {
     }
   }
 
-  /// Groups of GPUs that bridges join, by number in the node: the smallest number among them.
+  /// Which group of those that bridges join each GPU is in.
   static std::vector<int32_t> bridged_groups(const NodeKind& kind) {
-    std::vector<int32_t> group(static_cast<size_t>(kind.gpus));
-    std::iota(group.begin(), group.end(), 0);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (const Bridge& bridge : kind.bridges) {
-        int32_t& a = group[static_cast<size_t>(bridge.first)];
-        int32_t& b = group[static_cast<size_t>(bridge.second)];
-        changed = changed || a != b;
-        a = b = std::min(a, b);
-      }
-    }
+    const auto gpus = static_cast<size_t>(kind.gpus);
+    boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS> graph(gpus);
+    for (const Bridge& bridge : kind.bridges)
+      boost::add_edge(static_cast<size_t>(bridge.first), static_cast<size_t>(bridge.second), graph);
+    std::vector<int32_t> group(gpus);
+    boost::connected_components(graph, group.data());
     return group;
   }
 

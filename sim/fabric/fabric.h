@@ -48,8 +48,8 @@ struct Nic {
   bool operator==(const Nic&) const = default;
 };
 
-/// A switch that NICs or other switches plug into, or a PCIe switch or NUMA node. `up` and `down` are
-/// -1 where the way to the parent never binds.
+/// A switch that NICs or other switches plug into, or a PCIe switch or NUMA node. `up` and `down`
+/// are -1 where the way to the parent never binds.
 struct Switch {
   int32_t vertex = -1;
   int32_t up = -1, down = -1;  // links
@@ -64,10 +64,10 @@ struct Node {
 };
 
 /// A cluster: structure and nominal rates; what of them is achievable, and overheads, belong to the
-/// cost model. Vertices and directed links are a graph; the rest are views into it. What never binds
-/// has no link: the inside of a switch, a NIC and its PCIe hub, and where nothing else is said a GPU
-/// and its own NICs, and leaf and spine. NVLink reaches a GPU by an NVSwitch or by bridges, never both;
-/// GPUs that bridges join are one domain.
+/// cost model. Vertices and directed links are a graph; the rest are views into it. What never
+/// binds has no link: the inside of a switch, a NIC and its PCIe hub, and where nothing else is
+/// said a GPU and its own NICs, and leaf and spine. NVLink reaches a GPU by an NVSwitch or by
+/// bridges, never both; GPUs that bridges join are one domain.
 struct Fabric {
   std::string name;
   std::string default_cost;  // name of a cost model
@@ -121,21 +121,21 @@ PlacedRanks place_ranks(const NodeShape& shape, std::span<const int32_t> train,
 
 /// The same on a fabric that is there, whatever its nodes and domains: gen ranks start at the first
 /// GPU that shares neither node nor NVLink domain with a train rank. `place`, the text of a place
-/// file, says otherwise where it is not empty (docs/fabrics.md). `nodes` becomes the number of nodes
-/// up to the last one used.
+/// file, says otherwise where it is not empty (docs/fabrics.md). `nodes` becomes the number of
+/// nodes up to the last one used.
 PlacedRanks place_ranks(const Fabric& fabric, std::span<const int32_t> train,
                         std::span<const int32_t> gen, const FabricSource& place = {});
 
-/// The fabric without some of its nodes, GPUs and NICs, given by name ("n3", "n[0-3].gpu7", "*.nic2",
-/// lists of them). What is left keeps its names and order, not its numbers. A name that nothing has
-/// is refused.
+/// The fabric without some of its nodes, GPUs and NICs, given by name ("n3", "n[0-3].gpu7",
+/// "*.nic2", lists of them). What is left keeps its names and order, not its numbers. A name that
+/// nothing has is refused.
 Fabric exclude(const Fabric& fabric, std::span<const std::string> names);
 
 /// Links of the path from one GPU to another, in order. Same domain: NVLink, over as few bridges as
 /// possible. Same node, another domain, PCIe known: the host. Else the sender's own NIC, the
-/// receiver's own NIC (with several per GPU: number `way` of them, modulo), and the switches between
-/// them where they have finite links; a GPU without a NIC of its own uses those of a peer of its
-/// domain and node, over NVLink. Empty when from == to. Fails when there is none (rail-only,
+/// receiver's own NIC (with several per GPU: number `way` of them, modulo), and the switches
+/// between them where they have finite links; a GPU without a NIC of its own uses those of a peer
+/// of its domain and node, over NVLink. Empty when from == to. Fails when there is none (rail-only,
 /// different rails): a relay has to be found by who asks. O(depth of the trees), for bridges O(size
 /// of the domain).
 std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way = 0);
@@ -155,8 +155,8 @@ struct Route {
   bool operator==(const Route&) const = default;
 };
 
-/// Every path of the classes that join the two GPUs, nearest class first; one for each pair of NICs,
-/// and of peer NICs those of the sender's node. Empty when nothing joins them.
+/// Every path of the classes that join the two GPUs, nearest class first; one for each pair of
+/// NICs, and of peer NICs those of the sender's node. Empty when nothing joins them.
 std::vector<Route> list_routes(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu);
 
 /// Rate at which everything outside `inside` (GPUs) can send into it, or it out: a maximum flow

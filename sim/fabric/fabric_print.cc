@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "sim/fabric/fabric_file.h"
 #include "sim/fabric/names.h"
@@ -43,16 +44,6 @@ std::string exact_net_rate(double rate) {
 
 std::string exact_time(double seconds) {
   return print_exact(seconds, {{"us", 1e-6}, {"ns", 1e-9}, {"ms", 1e-3}, {"s", 1}}, parse_time);
-}
-
-/// Double quotes, so that YAML reads no name as something else.
-std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + '"';
 }
 
 std::string numbers(const std::vector<int32_t>& list) {
@@ -236,11 +227,8 @@ std::string print_fabric_file(const FabricFile& file) {
 }
 
 void set_parameters(FabricFile& file, const std::string& parameters, const std::string& place) {
-  size_t start = 0;
-  while (start <= parameters.size()) {
-    const size_t comma = std::min(parameters.find(',', start), parameters.size());
-    const std::string item = parameters.substr(start, comma - start);
-    start = comma + 1;
+  for (const std::string_view part : split_text(parameters, ',')) {
+    const std::string item(part);
     const size_t equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);

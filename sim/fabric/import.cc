@@ -37,9 +37,8 @@ FileKind find_kind(const ImportFile& file) {
   const std::string& text = file.text;
   const std::string_view start = trim(text);
   constexpr const char* kExpected =
-      "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, iblinkinfo, a Slurm topology.conf or "
-      "a "
-      "fabric of Refit";
+      "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, iblinkinfo, a Slurm topology.conf "
+      "or a fabric of Refit";
   if (start.empty()) fail(file.name, "an empty file", kExpected);
   if (start[0] == '<') return FileKind::kNcclXml;
   if (finds(text, "rocm|amd-smi")) fail(file.name, "output of rocm-smi", kExpected);
@@ -193,7 +192,8 @@ class Merger {
                       partial, missing));
   }
 
-  /// The NIC of the node that the network file means: by name, else by number where there are as many.
+  /// The NIC of the node that the network file means: by name, else by number where there are as
+  /// many.
   static size_t find_nic(const NodeKind& kind, const NetworkNic& nic,
                          const std::set<int>& numbers) {
     const auto named = std::ranges::find(kind.nics, nic.name, &NicPort::name);
@@ -263,6 +263,8 @@ double nvlink_rate(const std::string& gpu, const std::string& place, const std::
        "--gpu, one of v100, a100, h100, h200, gh200, b200, gb200, b300, gb300: how fast a link is");
 }
 
+int most_nvlinks(const std::string& gpu) { return gpu == "v100" ? 6 : gpu == "a100" ? 12 : 18; }
+
 void give_nearest(const std::vector<std::vector<int>>& distance, NodeKind& kind) {
   std::map<std::vector<int32_t>, std::vector<int32_t>> gpus_of;  // by set of nearest NICs
   for (size_t g = 0; g < distance.size(); ++g) {
@@ -286,34 +288,6 @@ void give_nearest(const std::vector<std::vector<int>>& distance, NodeKind& kind)
       for (const int32_t owner : owners[i])
         kind.nics[static_cast<size_t>(nics[i])].gpus.push_back(gpus[static_cast<size_t>(owner)]);
   }
-}
-
-std::vector<std::string_view> split_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const size_t end = text.find('\n');
-    lines.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) break;
-    text.remove_prefix(end + 1);
-  }
-  return lines;
-}
-
-std::string_view trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
-std::vector<std::string_view> split_words(std::string_view text) {
-  std::vector<std::string_view> words;
-  for (size_t i = 0; i < text.size();) {
-    const size_t first = text.find_first_not_of(" \t\r\n", i);
-    if (first == std::string_view::npos) break;
-    i = std::min(text.find_first_of(" \t\r\n", first), text.size());
-    words.push_back(text.substr(first, i - first));
-  }
-  return words;
 }
 
 }  // namespace refit

@@ -125,7 +125,8 @@ class XmlReader {
     return 10e9;
   }
 
-  /// Nominal, one direction, in tenths of GB/s: "16 GT/s", "32.0 GT/s PCIe"; 0 where the file says nothing.
+  /// Nominal, one direction, in tenths of GB/s: "16 GT/s", "32.0 GT/s PCIe"; 0 where the file says
+  /// nothing.
   static double pcie_rate(const pugi::xml_node& pci) {
     const double transfers = pci.attribute("link_speed").as_double();
     const double lanes = pci.attribute("link_width").as_double();
@@ -230,8 +231,6 @@ std::string gpu_of_sm(const std::string& sm) {
   return "";
 }
 
-int most_links(const std::string& gpu) { return gpu == "v100" ? 6 : gpu == "a100" ? 12 : 18; }
-
 void set_nvlink(const XmlReader& reader, const System& system, const ImportOptions& options,
                 NodeKind& kind, Notes& notes, const std::string& file) {
   std::map<std::string, int32_t> gpu_at;
@@ -251,7 +250,7 @@ void set_nvlink(const XmlReader& reader, const System& system, const ImportOptio
       largest = std::max(largest, link.count);
     }
     // More links than the GPU has: the file writes an NVSwitch as links between all pairs.
-    const bool all_pairs = sum > most_links(gpu) && gpu_at.contains(device.nvlinks[0].target);
+    const bool all_pairs = sum > most_nvlinks(gpu) && gpu_at.contains(device.nvlinks[0].target);
     if (all_pairs) ports[g] = largest;
     for (const Nvlink& link : device.nvlinks) {
       if (all_pairs) break;

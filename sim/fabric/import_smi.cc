@@ -261,7 +261,7 @@ class SmiReader {
     if (links.empty()) return;
     const double rate = nvlink_rate(options_.gpu, place(line),
                                     fmt::format("NV{}", static_cast<int>(links[0].rate)));
-    const int most = options_.gpu == "v100" ? 6 : options_.gpu == "a100" ? 12 : 18;
+    const int most = most_nvlinks(options_.gpu);
     std::vector<double> count(static_cast<size_t>(kind.gpus), 0);
     for (const Bridge& link : links) {
       count[static_cast<size_t>(link.first)] += link.rate;

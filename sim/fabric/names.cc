@@ -127,6 +127,15 @@ std::string fold_names(const std::vector<std::string>& names) {
   return list;
 }
 
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
+  }
+  return result + '"';
+}
+
 bool matches_name(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == name;

@@ -18,4 +18,7 @@ std::string fold_names(const std::vector<std::string>& names);
 /// Whether the name is the pattern, in which each '*' stands for any text.
 bool matches_name(std::string_view pattern, std::string_view name);
 
+/// In double quotes, in which YAML and Graphviz read any name as a text.
+std::string quoted(std::string_view text);
+
 }  // namespace refit

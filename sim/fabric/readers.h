@@ -2,11 +2,10 @@
 
 // What the readers of foreign files share; import.cc puts their results together.
 
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "sim/fabric/import.h"
 
 namespace refit {
@@ -19,6 +18,9 @@ using Notes = std::vector<std::string>;
 
 /// Nominal rate of one NVLink, one direction, bytes/s. `found` is what asks, for the message.
 double nvlink_rate(const std::string& gpu, const std::string& place, const std::string& found);
+
+/// The most NVLinks that a GPU has.
+int most_nvlinks(const std::string& gpu);
 
 std::vector<NodeKind> read_nccl_xml(const ImportFile& file, const ImportOptions& options,
                                     Notes& notes);
@@ -52,18 +54,13 @@ struct Cable {
   double rate = 0;
 };
 
-/// Makes a tree of switches whose cables are known: leaves are those with hosts; parallel switches of
-/// a tier become one.
+/// Makes a tree of switches whose cables are known: leaves are those with hosts; parallel switches
+/// of a tier become one.
 std::vector<SwitchEntry> make_tree(const std::vector<std::string>& leaves,
                                    const std::vector<Cable>& cables, const std::string& place,
                                    Notes& notes);
 
 Network read_infiniband(const ImportFile& file, Notes& notes);  // ibnetdiscover, iblinkinfo
 Network read_slurm(const ImportFile& file, Notes& notes);
-
-/// Lines of a text, without their ends.
-std::vector<std::string_view> split_lines(std::string_view text);
-std::string_view trim(std::string_view text);
-std::vector<std::string_view> split_words(std::string_view text);
 
 }  // namespace refit

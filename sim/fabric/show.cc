@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/graphviz.hpp>
 #include <map>
@@ -86,15 +85,6 @@ void print_switches(const Fabric& fabric, int32_t parent, const std::string& ind
   }
 }
 
-std::string quote_dot(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + '"';
-}
-
 }  // namespace
 
 std::string print_tree(const Fabric& fabric) {
@@ -173,20 +163,20 @@ std::string print_dot(const Fabric& fabric) {
   const auto vertex_writer = [&](std::ostream& out, size_t v) {
     const Vertex& vertex = fabric.vertices[v];
     const bool is_switch = vertex.kind != VertexKind::kGpu && vertex.kind != VertexKind::kNic;
-    out << "[label=" << quote_dot(vertex.name)
+    out << "[label=" << quoted(vertex.name)
         << (is_switch                         ? ", shape=box"
             : vertex.kind == VertexKind::kGpu ? ", style=filled, fillcolor=\"#c5e0b4\""
                                               : ", shape=hexagon")
         << ']';
   };
   const auto edge_writer = [&](std::ostream& out, const auto& edge) {
-    out << "[label=" << quote_dot(graph[edge].label) << (graph[edge].thin ? ", style=dotted" : "")
+    out << "[label=" << quoted(graph[edge].label) << (graph[edge].thin ? ", style=dotted" : "")
         << ']';
   };
   const auto graph_writer = [&](std::ostream& out) {
-    out << "label=" << quote_dot(fabric.name) << "; node [fontsize=10]; edge [fontsize=8];\n";
+    out << "label=" << quoted(fabric.name) << "; node [fontsize=10]; edge [fontsize=8];\n";
     for (size_t n = 0; n < fabric.nodes.size(); ++n) {
-      out << "subgraph cluster_" << n << " { label=" << quote_dot(fabric.nodes[n].name) << "; ";
+      out << "subgraph cluster_" << n << " { label=" << quoted(fabric.nodes[n].name) << "; ";
       for (const int32_t gpu : fabric.nodes[n].gpus)
         out << fabric.gpus[static_cast<size_t>(gpu)].vertex << "; ";
       for (const int32_t nic : fabric.nodes[n].nics)

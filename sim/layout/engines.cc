@@ -67,8 +67,8 @@ constexpr std::array<std::string_view, 10> kKeys{"tp",     "dp",    "pp",   "ep"
 
 /// `ep=on` spreads experts over the dp x tp ranks of an engine, balanced (vLLM's linear placement).
 /// `ep=off` cuts every expert by tp, and the dp ranks hold copies, as with independent engines.
-/// vLLM's own `data_parallel_size` differs there: without expert parallelism it cuts every expert by
-/// dp x tp (FusedMoEParallelConfig flattens tp over dp).
+/// vLLM's own `data_parallel_size` differs there: without expert parallelism it cuts every expert
+/// by dp x tp (FusedMoEParallelConfig flattens tp over dp).
 Layout load_vllm(const std::string& text, const Model& model, int32_t first_rank) {
   const Spec spec(text, kKeys);
   const bool spread = spec.is_on("ep");

@@ -15,8 +15,8 @@ namespace refit {
 // or the same inline: "0|1|2|3|0|2", lists of layers with "/" between them.
 
 /// Per layer of the model (empty for dense ones), and last for multi-token-prediction layers, the
-/// expert of every slot. Experts that do not exist and experts without a slot are refused, and so are
-/// lists of layers where multi-token-prediction layers have experts too.
+/// expert of every slot. Experts that do not exist and experts without a slot are refused, and so
+/// are lists of layers where multi-token-prediction layers have experts too.
 std::vector<std::vector<int32_t>> load_slots(const std::string& file_or_text, const Model& model,
                                              const std::string& place);
 

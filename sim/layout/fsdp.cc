@@ -10,8 +10,8 @@
 namespace refit {
 namespace {
 
-/// Tensor parallelism over DTensors cuts rows without regard to heads; frameworks ask for sizes that
-/// leave them whole.
+/// Tensor parallelism over DTensors cuts rows without regard to heads; frameworks ask for sizes
+/// that leave them whole.
 void check_heads(const Tensor& tensor, int32_t tp, const std::string& place) {
   for (const CutBlock& block : tensor.blocks) {
     if (block.heads > 0 && block.heads % tp != 0) {

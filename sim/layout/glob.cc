@@ -65,8 +65,8 @@ void check_glob(std::string_view pattern, const std::string& place) {
 }
 
 bool match_glob(std::string_view pattern, std::string_view name) {
-  // A piece between stars is best matched as early as possible: what follows has most room then. The
-  // last piece has to reach the end, so it is tried at every place.
+  // A piece between stars is best matched as early as possible: what follows has most room then.
+  // The last piece has to reach the end, so it is tried at every place.
   if (!match_piece(pattern, name)) return false;
   while (!pattern.empty()) {
     while (!pattern.empty() && pattern[0] == '*') pattern.remove_prefix(1);

@@ -15,8 +15,9 @@ bool is_expert(const Tensor& tensor) {
   return tensor.role == Role::kExpertColumn || tensor.role == Role::kExpertRow;
 }
 
-/// Does the framework cut the projection into a multi-token-prediction layer? Megatron-Core's eh_proj
-/// is a ColumnParallelLinear, and so is fc of vLLM's Qwen; all others are plain linear layers.
+/// Does the framework cut the projection into a multi-token-prediction layer? Megatron-Core's
+/// eh_proj is a ColumnParallelLinear, and so is fc of vLLM's Qwen; all others are plain linear
+/// layers.
 bool cuts_mtp_projection(Framework framework, Role role) {
   if (role != Role::kMtpColumn && role != Role::kMtpFcColumn) return false;
   return framework == Framework::kMegatron ||

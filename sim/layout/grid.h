@@ -49,8 +49,8 @@ Mesh slice_mesh(const RankOrder& order, std::string_view fixed, int32_t index,
                 std::span<const int32_t> ranks);
 
 /// Collects a layout's maps: equal shape, mesh and placement give one map, numbered in order of
-/// first use. With `expert_of_slot` dimension 0 is that of the slots, and every slot becomes a shard
-/// of its own, so that a rank may hold an expert twice.
+/// first use. With `expert_of_slot` dimension 0 is that of the slots, and every slot becomes a
+/// shard of its own, so that a rank may hold an expert twice.
 class MapTable {
  public:
   int32_t map_of(const Dims& shape, const Mesh& mesh, std::span<const Placement> placements,
@@ -72,9 +72,10 @@ Mesh tensor_mesh(const Model& model, const Tensor& tensor, const Grid& grid,
 
 /// Places every tensor of the model by its role and block (sim/model/model.h) on the grid. The
 /// embedding is on the first stage, the head on the last; a tied embedding is on both, as
-/// frameworks keep a copy at either end. Rows of padding move the cut of the vocabulary but belong to
-/// nobody. A tensor-parallel size that would cut through a head is refused; KV heads that are fewer
-/// are shared, but for Megatron, which cuts its fused query-key-value matrix wherever that comes to.
+/// frameworks keep a copy at either end. Rows of padding move the cut of the vocabulary but belong
+/// to nobody. A tensor-parallel size that would cut through a head is refused; KV heads that are
+/// fewer are shared, but for Megatron, which cuts its fused query-key-value matrix wherever that
+/// comes to.
 Layout place_tensors(const Model& model, const Grid& grid, std::span<const int32_t> ranks,
                      const std::string& place);
 

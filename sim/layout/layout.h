@@ -87,15 +87,15 @@ struct Layout {
 };
 
 /// Reads a layout: "megatron:tp=4,pp=2,...", "vllm:tp=8,dp=2,...", "sglang:...", "fsdp:world=8",
-/// several of them with "+" between (engines of different layouts), the path of a NeMo RL recipe, or,
-/// as a path or as its text, a layout file (docs/layouts.md), an NCCL M2N system JSON or a NeMo RL
-/// refit_info JSON (of recipes and these two `side` tells which half). Grids as in DESIGN.md section 3. `first_rank` is the rank number of the
-/// side's first rank where the text has no `ranks`. Every error names the layout, the key or tensor,
-/// what was found and what was expected.
+/// several of them with "+" between (engines of different layouts), the path of a NeMo RL recipe,
+/// or, as a path or as its text, a layout file (docs/layouts.md), an NCCL M2N system JSON or a NeMo
+/// RL refit_info JSON (of recipes and these two `side` tells which half). Grids as in DESIGN.md
+/// section 3. `first_rank` is the rank number of the side's first rank where the text has no
+/// `ranks`. Every error names the layout, the key or tensor, what was found and what was expected.
 Layout load_layout(const std::string& spec, const Model& model, Side side, int32_t first_rank);
 
-/// Text from which load_layout gives the same layout anywhere: `spec` itself, the inline layout that
-/// a recipe comes to, or the content of the file it names.
+/// Text from which load_layout gives the same layout anywhere: `spec` itself, the inline layout
+/// that a recipe comes to, or the content of the file it names.
 std::string resolve_layout(const std::string& spec, Side side);
 
 }  // namespace refit

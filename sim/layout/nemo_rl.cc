@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/units.h"
 
 namespace refit {
 namespace {

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/units.h"
 #include "sim/layout/glob.h"
 #include "sim/layout/spec.h"
 

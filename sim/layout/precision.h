@@ -3,15 +3,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "sim/layout/layout.h"
 #include "sim/model/model.h"
 
 namespace refit {
 
-// What layouts say of dtypes: inline `dtype=`, `quant=`, `skip=`, `scales=`, in files `quant:`, `scales:` and an entry's `dtype:`
-// and `cast:` (docs/layouts.md).
+// What layouts say of dtypes: inline `dtype=`, `quant=`, `skip=`, `scales=`, in files `quant:`,
+// `scales:` and an entry's `dtype:` and `cast:` (docs/layouts.md).
 
 struct PrecisionSpec {
   std::optional<Dtype> dtype;  // of the tensors in the model's main dtype
@@ -34,8 +33,8 @@ bool parse_scales(std::string_view text, const std::string& place);
 /// "anywhere", "on_send" or "on_receive".
 CastAt parse_cast(std::string_view text, const std::string& place);
 
-/// Is a tensor of the model among those that are quantised? Matrices of fp32, bf16 or fp16, but for embeddings, heads, routers,
-/// norms and what `skip` names.
+/// Is a tensor of the model among those that are quantised? Matrices of fp32, bf16 or fp16, but for
+/// embeddings, heads, routers, norms and what `skip` names.
 bool is_selected(const Tensor& tensor, const Quantisation& quantisation);
 
 }  // namespace refit

@@ -18,8 +18,9 @@ namespace {
 
 constexpr std::array<Output, 2> kCompanions = {Output::kScale, Output::kGlobalScale};
 
-/// The same map with other boxes, one dense box behind the other in a rank's buffer. Parts of a weight with one and the same
-/// scale have it once, but a box that a rank has twice (redundant experts) is two of each.
+/// The same map with other boxes, one dense box behind the other in a rank's buffer. Parts of a
+/// weight with one and the same scale have it once, but a box that a rank has twice (redundant
+/// experts) is two of each.
 template <typename Change>
 RankMap change_boxes(const RankMap& map, Change change) {
   RankMap changed;
@@ -160,8 +161,8 @@ class CastMaker {
                                     : layout.precision[tensor];
   }
 
-  /// Of what tensor `index` of the model has become: the tensor stays in its buffer, companions have
-  /// buffers of their own.
+  /// Of what tensor `index` of the model has become: the tensor stays in its buffer, companions
+  /// have buffers of their own.
   void name_buffers(const std::vector<std::string>& before, size_t index, Layout& layout) const {
     if (before.empty()) return;
     for (size_t t = layout.tensor_buffer.size(); t < model_.tensors.size(); ++t) {
@@ -278,7 +279,8 @@ class CastMaker {
     cast.wanted = gen_.quantisation.whole_scales
                       ? gen_maps_.get(of_weight.wanted, format, kind + 8, weight.shape, everything)
                       : gen_maps_.get(of_weight.wanted, format, kind, weight.shape, outwards);
-    // A block of fewer than four elements may be cheaper to send in the train dtype than with its scale.
+    // A block of fewer than four elements may be cheaper to send in the train dtype than with its
+    // scale.
     const Block2 block = scale_block(format);
     const int dims = weight.shape.count;
     const int64_t rows = weight.shape[dims - 2] % block.rows;

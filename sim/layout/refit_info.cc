@@ -17,8 +17,9 @@ namespace {
 struct World {
   int32_t train = 0, gen = 0, pp = 1;
 
-  /// With pp > 1 the ranks in the meshes are those of a stage's own communicator: its training ranks
-  /// from 0, then all gen ranks. Here the stages follow each other (Megatron's order has pp last).
+  /// With pp > 1 the ranks in the meshes are those of a stage's own communicator: its training
+  /// ranks from 0, then all gen ranks. Here the stages follow each other (Megatron's order has pp
+  /// last).
   int32_t stage_ranks() const { return train / pp; }
   int32_t global(Side side, int32_t stage, int32_t rank) const {
     return side == Side::kTrain ? stage * stage_ranks() + rank : train + rank - stage_ranks();

@@ -68,16 +68,6 @@ std::string_view spec_kind(std::string_view text) {
   return kind.size() < text.size() && is_word ? kind : std::string_view{};
 }
 
-std::vector<std::string_view> split_text(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0;;) {
-    const size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string_view::npos) return parts;
-    begin = end + 1;
-  }
-}
-
 std::vector<int32_t> parse_ranks(std::string_view text, std::optional<int32_t> count,
                                  const std::string& place) {
   std::vector<int32_t> ranks;

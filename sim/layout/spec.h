@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
+
 namespace refit {
 
 /// Most ranks of one side, and the highest rank number + 1.
@@ -40,9 +42,6 @@ class Spec {
 
 /// The part before the first ":", when all of it is letters, digits or "_"; else "".
 std::string_view spec_kind(std::string_view text);
-
-/// Parts between separators; "" has one empty part.
-std::vector<std::string_view> split_text(std::string_view text, char separator);
 
 /// "0-7|16-23" or "0|2|4": rank numbers in the given order, as check_ranks wants them.
 std::vector<int32_t> parse_ranks(std::string_view text, std::optional<int32_t> count,

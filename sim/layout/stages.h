@@ -32,9 +32,9 @@ struct Stages {
 };
 
 /// Deals the layers. With nothing said each stage takes layers / pp, and where that does not divide
-/// layers mod pp stages take one more, as `remainder` says, which a note tells. `first` and `last` leave the
-/// rest to the other stages in equal parts. With vpp > 1 a stage's layers come in vpp equal chunks,
-/// chunk i on stage i mod pp, as Megatron's interleaved schedule has it.
+/// layers mod pp stages take one more, as `remainder` says, which a note tells. `first` and `last`
+/// leave the rest to the other stages in equal parts. With vpp > 1 a stage's layers come in vpp
+/// equal chunks, chunk i on stage i mod pp, as Megatron's interleaved schedule has it.
 Stages deal_layers(int32_t layers, const StageOptions& options, const std::string& place);
 
 }  // namespace refit

@@ -28,8 +28,8 @@ struct Source {
   std::string index = {};  // of safetensors beside a config.json, whose names have to agree
 };
 
-/// The named model that a recipe's `policy.model_name` ("Qwen/Qwen3-4B-Base") means: variants of one
-/// network have the same tensors.
+/// The named model that a recipe's `policy.model_name` ("Qwen/Qwen3-4B-Base") means: variants of
+/// one network have the same tensors.
 std::string find_recipe_model(const Recipe& recipe) {
   constexpr std::string_view kName = "policy.model_name", kOverrides = "policy.hf_config_overrides";
   if (!recipe.is_empty(kOverrides)) {

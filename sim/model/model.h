@@ -42,8 +42,8 @@ struct Tensor {
   Block block = Block::kLayer;
   int32_t layer = -1;  // of Block::kLayer; multi-token-prediction layers are Block::kHead
   bool ffn = false;    // FFN or expert weight, no shared expert: the bulk of a refit in NeMo RL
-  // Of the dimension tp_dimension(role), one after the other; empty: one block, cut anywhere. Several
-  // where a projection is fused (Mamba-style), one where heads have to stay whole.
+  // Of the dimension tp_dimension(role), one after the other; empty: one block, cut anywhere.
+  // Several where a projection is fused (Mamba-style), one where heads have to stay whole.
   std::vector<CutBlock> blocks = {};
   bool operator==(const Tensor&) const = default;
 };

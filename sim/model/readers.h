@@ -33,8 +33,8 @@ std::string list_safetensors(const std::string& path);
 std::string list_indexed_safetensors(const std::string& index_path);
 
 /// Refuses a model.safetensors.index.json (as JSON) whose names are not those of the model, made
-/// with its multi-token-prediction layers. Block scales ("_scale_inv") go with their weights, vision
-/// towers are passed over.
+/// with its multi-token-prediction layers. Block scales ("_scale_inv") go with their weights,
+/// vision towers are passed over.
 void check_index(const Value& index, const Model& with_mtp);
 
 /// Largest tensor, in elements: keeps every byte count of a model within int64.

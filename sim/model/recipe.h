@@ -9,17 +9,18 @@
 
 namespace refit {
 
-/// A NeMo RL recipe: YAML whose `defaults:` names the files that it overrides, map by map, and whose
-/// values may refer to others ("${policy.precision}", "${..max_length}", "${mul:${a}, ${b}}"). The
-/// rules are OmegaConf's; only what is asked for is looked at, as a recipe says much else.
+/// A NeMo RL recipe: YAML whose `defaults:` names the files that it overrides, map by map, and
+/// whose values may refer to others ("${policy.precision}", "${..max_length}", "${mul:${a},
+/// ${b}}"). The rules are OmegaConf's; only what is asked for is looked at, as a recipe says much
+/// else.
 class Recipe {
  public:
   /// Reads the file and all that it names. Nothing when it is no recipe of NeMo RL; a recipe of
   /// another framework is refused by its kind.
   static std::optional<Recipe> load(const std::string& path);
 
-  // By path, "policy.megatron_cfg.enabled". Absent and null are the same. Errors name file, line and
-  // path.
+  // By path, "policy.megatron_cfg.enabled". Absent and null are the same. Errors name file, line
+  // and path.
   bool contains(std::string_view path) const;
   bool is_empty(std::string_view path) const;  // absent, or an empty map, list or text
   std::string text(std::string_view path, std::string_view fallback) const;

@@ -39,8 +39,8 @@ Extent read_extent(const std::string& name, const Value& tensor, const Dims& sha
   return extent;
 }
 
-/// Every byte of the data belongs to one tensor: the format allows neither overlaps nor gaps. A file
-/// may also be a header alone, without data.
+/// Every byte of the data belongs to one tensor: the format allows neither overlaps nor gaps. A
+/// file may also be a header alone, without data.
 void check_extents(std::vector<Extent> extents, const std::string& path, int64_t data_bytes) {
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);

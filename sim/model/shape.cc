@@ -1,6 +1,5 @@
 #include "sim/model/shape.h"
 
-#include <algorithm>
 #include <charconv>
 
 namespace refit {

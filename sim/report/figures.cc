@@ -3,10 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numeric>
-#include <tuple>
 
 #include "base/error.h"
 
@@ -64,32 +61,26 @@ Heat rank_activity(const Plan& plan, const Timeline& timeline, int32_t columns) 
   return heat;
 }
 
-Heat link_activity(const Plan& plan, const Timeline& timeline, const Fabric& fabric,
-                   const std::vector<double>& rates, int32_t columns, int32_t links) {
+Heat link_activity(const Replay& replay, const std::vector<LinkUsage>& uses, const Fabric& fabric,
+                   double refit_s, int32_t columns, int32_t rows) {
   REFIT_CHECK(columns > 0);
-  std::vector<LinkUse> loads = link_loads(timeline, rates);
-  loads.resize(std::min(loads.size(), static_cast<size_t>(links)));
   std::vector<int32_t> row_of(fabric.links.size(), -1);
   Heat heat{.rows = {}, .columns = columns, .part = {}};
-  for (size_t i = 0; i < loads.size(); ++i) {
-    row_of[static_cast<size_t>(loads[i].link)] = static_cast<int32_t>(i);
-    heat.rows.push_back(fabric.links[static_cast<size_t>(loads[i].link)].name);
+  for (const LinkUsage& use : uses) {
+    if (std::ssize(heat.rows) == rows) break;
+    row_of[static_cast<size_t>(use.link)] = static_cast<int32_t>(heat.rows.size());
+    heat.rows.push_back(fabric.links[static_cast<size_t>(use.link)].name);
   }
-  heat.part.resize(loads.size() * static_cast<size_t>(columns));
-  const double span = timeline.refit_s / columns;
-  std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<int32_t>> routes;
-  for (const TimelineEntry& entry : timeline.entries) {
-    if (entry.from == entry.to) continue;
-    const auto [found, added] = routes.try_emplace({entry.from, entry.to, entry.channel});
-    if (added) {
-      found->second = route(fabric, plan.ranks[static_cast<size_t>(entry.from)].gpu,
-                            plan.ranks[static_cast<size_t>(entry.to)].gpu, entry.channel);
-    }
-    for (const int32_t link : found->second) {
+  heat.part.resize(heat.rows.size() * static_cast<size_t>(columns));
+  const double span = refit_s / columns;
+  for (size_t t = 0; t < replay.transfers.size(); ++t) {
+    const TransferTimes& times = replay.transfers[t];
+    const auto bytes = static_cast<double>(replay.graph.transfers[t].bytes);
+    for (const int32_t link : links_of(replay, t)) {
       const int32_t row = row_of[static_cast<size_t>(link)];
       if (row < 0) continue;
-      spread(heat.part.data() + int64_t{row} * columns, columns, span, entry.start, entry.end,
-             static_cast<double>(entry.bytes) / (rates[static_cast<size_t>(link)] * span));
+      spread(heat.part.data() + int64_t{row} * columns, columns, span, times.start, times.end,
+             bytes / (replay.graph.capacity[static_cast<size_t>(link)] * span));
     }
   }
   cut_at_one(heat);
@@ -148,20 +139,6 @@ Traffic node_traffic(const Plan& plan, int32_t most) {
     }
   }
   return traffic;
-}
-
-std::vector<LinkUse> link_loads(const Timeline& timeline, const std::vector<double>& rates) {
-  std::vector<LinkUse> loads;
-  for (size_t link = 0; link < timeline.link_bytes.size(); ++link) {
-    const double bytes = timeline.link_bytes[link];
-    if (bytes <= 0) continue;
-    loads.push_back({.link = static_cast<int32_t>(link),
-                     .bytes = bytes,
-                     .use = bytes / (rates[link] * timeline.refit_s)});
-  }
-  std::stable_sort(loads.begin(), loads.end(),
-                   [](const LinkUse& a, const LinkUse& b) { return a.use > b.use; });
-  return loads;
 }
 
 }  // namespace refit

@@ -6,7 +6,7 @@
 
 #include "plans/plan.h"
 #include "sim/fabric/fabric.h"
-#include "sim/simulator/simulator.h"
+#include "sim/simulator/usage.h"
 
 namespace refit {
 
@@ -17,15 +17,15 @@ struct Heat {
   std::vector<float> part;  // rows x columns
 };
 
-/// The refit time cut into `columns` equal spans. By rank that moves anything: the part of each span
-/// in which a transfer of its was on its way, in or out.
+/// The refit time cut into `columns` equal spans. By rank that moves anything: the part of each
+/// span in which a transfer of its was on its way, in or out.
 Heat rank_activity(const Plan& plan, const Timeline& timeline, int32_t columns);
 
-/// By link that carried anything, fullest first: the part of its achievable rate that was used in
-/// each span. A transfer's bytes are spread evenly over its duration (its rate may have changed in
-/// truth), so that a part can exceed 1 by a little; it is cut there. At most `links` rows.
-Heat link_activity(const Plan& plan, const Timeline& timeline, const Fabric& fabric,
-                   const std::vector<double>& rates, int32_t columns, int32_t links);
+/// By link, in the order given: the part of its achievable rate that was used in each span. A
+/// transfer's bytes are spread evenly over its duration (its rate may have changed in truth), so
+/// that a part can exceed 1 by a little; it is cut there. At most `rows` links.
+Heat link_activity(const Replay& replay, const std::vector<LinkUsage>& uses, const Fabric& fabric,
+                   double refit_s, int32_t columns, int32_t rows);
 
 /// Bytes from node to node, local copies left out. Nodes without a rank are left out; more than
 /// `most` are shown as groups of neighbours.
@@ -35,15 +35,5 @@ struct Traffic {
   std::vector<int64_t> bytes;      // from x to
 };
 Traffic node_traffic(const Plan& plan, int32_t most);
-
-/// How full a link was over the whole refit.
-struct LinkUse {
-  int32_t link = -1;
-  double bytes = 0;
-  double use = 0;  // bytes / (achievable rate x refit time)
-};
-
-/// Links that carried anything, fullest first.
-std::vector<LinkUse> link_loads(const Timeline& timeline, const std::vector<double>& rates);
 
 }  // namespace refit

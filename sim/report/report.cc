@@ -1,15 +1,13 @@
 #include "sim/report/report.h"
 
-#include <fmt/core.h>
-
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/document.h"
+#include "base/error.h"
 #include "sim/report/figures.h"
 #include "sim/report/page.h"
-#include "sim/simulator/simulator.h"
+#include "sim/search/problem.h"
+#include "sim/simulator/usage.h"
 
 namespace refit {
 namespace {
@@ -52,7 +50,7 @@ std::string kind_name(LinkKind kind) {
     case LinkKind::kPcie:
       return "PCIe";
   }
-  return "";
+  check_failed("a kind of link", __FILE__, __LINE__);
 }
 
 Json memory_json(const Plan& plan) {
@@ -81,41 +79,27 @@ Json others_json(const std::vector<ComparedPlan>& others) {
   return rows;
 }
 
-std::string input_text(const Plan& plan, const std::string& name) {
-  for (const auto& [key, text] : plan.inputs) {
-    if (key == name) return text;
-  }
-  return "";
-}
-
 /// A layout's text where it is a line; a file's content would fill the page.
-std::string one_line(const std::string& text) {
-  return text.find('\n') == std::string::npos && text.size() < 200 ? text : "from a file";
-}
-
-std::string model_name(const Plan& plan) {
-  return parse_document(input_text(plan, "options"), "plan options", true)
-      .at("model_name")
-      .as_text();
+std::string layout_line(const Plan& plan, const char* side) {
+  const std::string* text = find_input(plan, side);
+  if (text == nullptr) return "";
+  return text->find('\n') == std::string::npos && text->size() < 200 ? *text : "from a file";
 }
 
 Json report_json(const ReportInput& input) {
   const Plan& plan = input.plan;
-  const Timeline timeline = simulate(plan, input.fabric, input.cost, {.entries = true});
-  const std::vector<double> rates = link_rates(input.fabric, input.cost);
+  const Replay replayed = replay(plan, input.fabric, input.cost);
+  const Timeline timeline = make_timeline(plan, replayed, input.cost, /*entries=*/true);
   const PlanTotals totals = plan_totals(plan);
   const Traffic traffic = node_traffic(plan, kMostNodes);
 
-  std::vector<LinkUse> loads = link_loads(timeline, rates);
-  const size_t loaded = loads.size();
-  loads.resize(std::min(loads.size(), kLoadRows));
+  const std::vector<LinkUsage> uses = link_uses(replayed, timeline.refit_s);
   Json load_rows = Json::array();
-  for (const LinkUse& load : loads) {
-    const Link& link = input.fabric.links[static_cast<size_t>(load.link)];
-    load_rows.push_back({link.name, kind_name(link.kind), load.bytes, load.use});
+  for (const LinkUsage& use : uses) {
+    if (load_rows.size() == kLoadRows) break;
+    const Link& link = input.fabric.links[static_cast<size_t>(use.link)];
+    load_rows.push_back({link.name, kind_name(link.kind), use.bytes, use.use});
   }
-  const auto active = std::count_if(plan.ranks.begin(), plan.ranks.end(),
-                                    [](const PlanRank& rank) { return rank.gpu >= 0; });
   return {
       {"version", REFIT_VERSION},
       {"digest", input.saved.digest},
@@ -123,15 +107,15 @@ Json report_json(const ReportInput& input) {
       {"path", input.path},
       {"strategy", plan.strategy},
       {"model", model_name(plan)},
-      {"train", one_line(input_text(plan, "train"))},
-      {"gen", one_line(input_text(plan, "gen"))},
+      {"train", layout_line(plan, "train")},
+      {"gen", layout_line(plan, "gen")},
       {"fabric", input.fabric.name},
       {"nodes", input.fabric.nodes.size()},
       {"gpus", input.fabric.gpus.size()},
       {"domains", input.fabric.domains.size()},
       {"rails", input.fabric.rails},
       {"cost", input.cost.name},
-      {"ranks", active},
+      {"ranks", count_ranks(plan)},
       {"tensors", plan.tensors.size()},
       {"predicted_s", timeline.refit_s},
       {"lower_bound_s", plan.prediction.lower_bound_s},
@@ -151,11 +135,11 @@ Json report_json(const ReportInput& input) {
         {"staging", totals.peak_staging_bytes},
         {"peers", totals.max_peers}}},
       {"loads", load_rows},
-      {"loaded_links", loaded},
+      {"loaded_links", uses.size()},
       {"traffic", {{"names", traffic.names}, {"sides", traffic.sides}, {"bytes", traffic.bytes}}},
       {"rank_timeline", heat_json(rank_activity(plan, timeline, kColumns))},
-      {"link_timeline",
-       heat_json(link_activity(plan, timeline, input.fabric, rates, kColumns, kLinkRows))},
+      {"link_timeline", heat_json(link_activity(replayed, uses, input.fabric, timeline.refit_s,
+                                                kColumns, kLinkRows))},
       {"memory", memory_json(plan)},
       {"others", others_json(input.others)}};
 }

@@ -6,10 +6,11 @@
 //   order=greedy  at each step 100 random sets of units that can run at once; the largest is taken,
 //                 of equals the one with the most even load of senders.
 //   order=dfs     depth-first over next unit and sender, pruned by giving the rest to the least
-//                 loaded senders (which is no proven bound); a budget of nodes in place of its second.
+//                 loaded senders (which is no proven bound); a budget of nodes in place of its
+//                 second.
 //
-// Units of a tensor run when the units before them on their cards have; a unit is pipelined along its
-// tree like a ring of NCCL.
+// Units of a tensor run when the units before them on their cards have; a unit is pipelined along
+// its tree like a ring of NCCL.
 //
 // Left out: the rewriting of the target into slices with a local all-gather.
 

@@ -9,9 +9,9 @@
 
 namespace refit {
 
-// The schedules of public systems, for comparison (PEERS.md section 3 and docs/baselines.md say what
-// each does). One file each, or one for a family. A baseline writes a script; what it leaves out of
-// its peer stands in its file.
+// The schedules of public systems, for comparison (PEERS.md section 3 and docs/baselines.md say
+// what each does). One file each, or one for a family. A baseline writes a script; what it leaves
+// out of its peer stands in its file.
 
 /// What a baseline gets, and the script that it writes.
 struct Baseline {

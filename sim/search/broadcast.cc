@@ -4,10 +4,10 @@
 //
 //   broadcast         vLLM, verl `nccl`: training rank 0 and the gen ranks form the group: one
 //                     network card sends.
-//   relay-broadcast   verl `multi_sender`: the training ranks of the root's domain join and drop the
-//                     payload; so rings leave through all their network cards.
-//   staged-broadcast  slime: a root per pipeline stage; a lock lets one bucket of 512 MB on the wire
-//                     at a time; experts after all the rest.
+//   relay-broadcast   verl `multi_sender`: the training ranks of the root's domain join and drop
+//                     the payload; so rings leave through all their network cards.
+//   staged-broadcast  slime: a root per pipeline stage; a lock lets one bucket of 512 MB on the
+//                     wire at a time; experts after all the rest.
 //   chain-broadcast   verl `nixl` and `mooncake`: root to gen rank to gen rank, bucket by bucket,
 //                     store and forward.
 //   +misc             NeMo RL: as relay-broadcast, since its group includes the training ranks.

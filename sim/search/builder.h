@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -24,8 +23,9 @@ class Builder {
  public:
   Builder(const Problem& problem, Plan* plan);
 
-  /// Index of the shard of `rank` that contains `box`; fails the invariant when there is none. On the train side a quantised
-  /// box is contained in a shard of the weight that has all that it is made of.
+  /// Index of the shard of `rank` that contains `box`; fails the invariant when there is none. On
+  /// the train side a quantised box is contained in a shard of the weight that has all that it is
+  /// made of.
   int32_t shard_with(Side side, int32_t tensor, int32_t rank, const Box& box) const;
 
   /// A piece of the transfer (from, to, channel, step); pieces of one transfer keep the order in

@@ -118,7 +118,8 @@ class WavePlanner {
     }
   }
 
-  /// The union of boxes as boxes that are apart, in a grid of all their borders. What is cut are borders between blocks.
+  /// The union of boxes as boxes that are apart, in a grid of all their borders. What is cut are
+  /// borders between blocks.
   static std::vector<Box> cut_apart(std::vector<Box> boxes) {
     std::sort(boxes.begin(), boxes.end());
     boxes.erase(std::unique(boxes.begin(), boxes.end()), boxes.end());
@@ -262,7 +263,8 @@ class WavePlanner {
     append(phase, wave, false);
   }
 
-  /// Of what gen ranks want of a tensor the part that is supplied now; every shard stays one shard or more, at its place.
+  /// Of what gen ranks want of a tensor the part that is supplied now; every shard stays one shard
+  /// or more, at its place.
   RankMap wanted_of(size_t tensor, const RankMap& supply) const {
     std::vector<Box> supplied;
     for (const auto& [rank, shards] : supply.shards) {
@@ -289,7 +291,8 @@ class WavePlanner {
     return now;
   }
 
-  /// Plans a phase and appends it, its places turned into those of the whole plan. `arrives`: into slots, else out of them.
+  /// Plans a phase and appends it, its places turned into those of the whole plan. `arrives`: into
+  /// slots, else out of them.
   void append(Problem& phase, const std::vector<Placed>& wave, bool arrives) {
     phase.demand = make_demand(phase.model, phase.train, phase.gen);
     SearchOptions options = options_;
@@ -322,7 +325,8 @@ class WavePlanner {
     append_programs(plan_, part);
   }
 
-  /// Gives the ranks' programs the slots of a wave (the second phase uses those of the first); by rank: slot of each placed unit.
+  /// Gives the ranks' programs the slots of a wave (the second phase uses those of the first); by
+  /// rank: slot of each placed unit.
   std::vector<std::vector<int32_t>> add_slots(const std::vector<Placed>& wave, bool arrives) {
     std::vector<std::vector<int32_t>> slot_of(plan_.programs.size(),
                                               std::vector<int32_t>(wave.size(), -1));
@@ -355,7 +359,8 @@ class WavePlanner {
     return -1;
   }
 
-  /// The train shard of a quantised weight that has all that a box of it, or of a companion, is made of.
+  /// The train shard of a quantised weight that has all that a box of it, or of a companion, is
+  /// made of.
   int32_t find_source(int32_t rank, size_t tensor, const Box& box) const {
     const auto weight =
         cast(tensor).source >= 0 ? static_cast<size_t>(cast(tensor).source) : tensor;
@@ -369,7 +374,8 @@ class WavePlanner {
     return static_cast<int32_t>(found - shards.begin());
   }
 
-  /// The shard of the whole plan's gen map that a piece of a phase is in: the one with the same memory.
+  /// The shard of the whole plan's gen map that a piece of a phase is in: the one with the same
+  /// memory.
   static int32_t find_shard(const RankMap& map, int32_t rank, const Plan& part, const Piece& piece,
                             const Box& box) {
     const auto offset_of = [&](const Shard& shard) {
@@ -477,16 +483,13 @@ Plan plan_with_casts(const Problem& problem, const Strategy& strategy,
   if (!quantises) return strategy.plan(problem, options);
   SearchOptions phase = options;
   phase.attempts = 1;  // what is fastest for one phase on its own need not be for the whole
-  // Phases use channels differently, and packing counts the most of each: together they may need more than one.
+  // Phases use channels differently, and packing counts the most of each: together they may need
+  // more than one.
   constexpr int64_t kLeastShare = 8;
   for (int64_t share = 1;; share *= 2) {
     Plan plan = WavePlanner(problem, strategy, phase, share).run();
     plan.prediction = {};  // whatever a phase on its own took
-    int64_t peak = 0;
-    for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-      peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
-    }
-    if (peak <= options.staging_bytes || share == kLeastShare) return plan;
+    if (peak_staging(plan) <= options.staging_bytes || share == kLeastShare) return plan;
   }
 }
 

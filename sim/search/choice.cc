@@ -3,23 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <sstream>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace refit {
 namespace {
 
 constexpr const char* kPlace = "--strategy";
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  if (text.empty() || text.back() == separator) parts.emplace_back();
-  return parts;
-}
 
 }  // namespace
 
@@ -43,17 +35,18 @@ Choice parse_choice(const std::string& text) {
     fail(kPlace, quote(text), fmt::format("{} without +misc, which is for baselines", name));
   }
   std::string key;
-  std::vector<std::string> values;
+  std::vector<std::string_view> values;
   if (!option.empty()) {
     key = option.substr(0, option.find('='));
-    values = split(option.substr(key.size() + 1), '|');
+    values = split_text(std::string_view(option).substr(key.size() + 1), '|');
     choice.options[key] = values.front();
   }
   if (colon == std::string::npos) return choice;
   bool given = false;
-  for (const std::string& setting : split(text.substr(colon + 1), ',')) {
+  for (const std::string_view setting : split_text(std::string_view(text).substr(colon + 1), ',')) {
     const size_t equals = setting.find('=');
-    const std::string value = equals == std::string::npos ? "" : setting.substr(equals + 1);
+    const std::string_view value =
+        equals == std::string_view::npos ? "" : setting.substr(equals + 1);
     if (key.empty()) fail(kPlace, quote(setting), fmt::format("no options for {}", name));
     if (setting.substr(0, equals) != key || given ||
         std::find(values.begin(), values.end(), value) == values.end()) {

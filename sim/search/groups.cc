@@ -111,9 +111,4 @@ int64_t count_parameters(const Tensor& tensor) {
   return experts ? tensor.shape[0] : 1;
 }
 
-int32_t domain_of(const Problem& problem, int32_t rank) {
-  const int32_t gpu = problem.gpu_of_rank[static_cast<size_t>(rank)];
-  return problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
-}
-
 }  // namespace refit

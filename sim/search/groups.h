@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/search/parts.h"
 #include "sim/search/search.h"
 
 namespace refit {
@@ -45,16 +46,14 @@ struct Leg {
   int32_t depth = 0;
 };
 
-/// How NCCL's rings carry a broadcast, as to who loads what: one copy into every NVLink domain, from
-/// domain to domain by the NIC of one member (number `turn`, so that rings of different turns use
-/// different NICs), and on over NVLink, where a member passes on to four others so that the tree
-/// stays flat. Members without the root; parents come first.
+/// How NCCL's rings carry a broadcast, as to who loads what: one copy into every NVLink domain,
+/// from domain to domain by the NIC of one member (number `turn`, so that rings of different turns
+/// use different NICs), and on over NVLink, where a member passes on to four others so that the
+/// tree stays flat. Members without the root; parents come first.
 std::vector<Leg> make_tree(const Problem& problem, int32_t root,
                            const std::vector<int32_t>& members, int32_t turn);
 
 /// Checkpoint parameters in a tensor: an expert's weight is one.
 int64_t count_parameters(const Tensor& tensor);
-
-int32_t domain_of(const Problem& problem, int32_t rank);
 
 }  // namespace refit

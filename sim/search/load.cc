@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "sim/search/parts.h"
 
 namespace refit {
 
@@ -15,8 +16,8 @@ LinkLoad::LinkLoad(const Problem& problem)
       sent_(problem.gpu_of_rank.size(), 0),
       received_(problem.gpu_of_rank.size(), 0) {
   for (size_t rank = 0; rank < domain_.size(); ++rank) {
-    const int32_t gpu = problem.gpu_of_rank[rank];
-    if (gpu >= 0) domain_[rank] = problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
+    if (problem.gpu_of_rank[rank] >= 0)
+      domain_[rank] = domain_of(problem, static_cast<int32_t>(rank));
   }
 }
 

@@ -14,13 +14,13 @@
 // One call per tensor. Calls of a communicator, which is one per training stage, are serial: stages
 // run at the same time, at most four of them; inside NeMo RL (+misc) its two streams bound them to
 // two, and its host handles every checkpoint parameter (PEERS.md 3.1). In a call sources take their
-// targets in eight turns, each source from another one on, and what arrived in one turn is passed on in the next: finer
-// than the one put and one signal for each of eight CTAs that PACK uses, coarser than its 256 KB ring.
-// A block-scaled fp8 weight takes a second call for its scales: the benchmark's models list as many
-// scales as fp8 weights (dsv3-toy, PEERS.md 2.3).
+// targets in eight turns, each source from another one on, and what arrived in one turn is passed
+// on in the next: finer than the one put and one signal for each of eight CTAs that PACK uses,
+// coarser than its 256 KB ring. A block-scaled fp8 weight takes a second call for its scales: the
+// benchmark's models list as many scales as fp8 weights (dsv3-toy, PEERS.md 2.3).
 //
-// Left out: the barrier that ends a call, as messages (it is part of the host's cost of a call); the
-// split communicators and their injection replicas; the one-domain host-put path.
+// Left out: the barrier that ends a call, as messages (it is part of the host's cost of a call);
+// the split communicators and their injection replicas; the one-domain host-put path.
 
 #include <fmt/core.h>
 

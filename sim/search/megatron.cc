@@ -1,9 +1,9 @@
 // megatron, megatron-colored: Megatron-core resharding (PEERS.md 3.6). The source of a parameter is
-// chosen by the receiver's number alone: of the tensor-parallel groups that hold it the data-parallel
-// replica (rank / groups) mod replicas. `megatron` sends everything in one batch_isend_irecv.
-// `megatron-colored` is the nvshmem copy service: tasks are packed into batches of at most 256 MB for
-// a pair of ranks, batches with the most conflicts come first, and each goes into the first iteration
-// in which neither of its ranks sends or receives anything yet.
+// chosen by the receiver's number alone: of the tensor-parallel groups that hold it the
+// data-parallel replica (rank / groups) mod replicas. `megatron` sends everything in one
+// batch_isend_irecv. `megatron-colored` is the nvshmem copy service: tasks are packed into batches
+// of at most 256 MB for a pair of ranks, batches with the most conflicts come first, and each goes
+// into the first iteration in which neither of its ranks sends or receives anything yet.
 //
 // Left out: one operation per micro-tile of lcm(source, target) cuts (neighbouring tiles travel in
 // one message here), dtype transforms, and the kernel's own pipelining of 128 KB chunks.

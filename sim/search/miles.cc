@@ -1,11 +1,11 @@
-// miles: the P2P transfer of miles (PEERS.md 3.10). Every rank of a pipeline stage gathers the whole
-// stage, bucket by bucket (all-gathers over tensor- and expert-parallel ranks), and writes to the
-// inference ranks assigned to it: the first ones one to one, each further one to the least busy
-// source that already serves the same engine rank, else in turn. Writes of a source go one after the
-// other; only the last one overlaps the gather of the next bucket.
+// miles: the P2P transfer of miles (PEERS.md 3.10). Every rank of a pipeline stage gathers the
+// whole stage, bucket by bucket (all-gathers over tensor- and expert-parallel ranks), and writes to
+// the inference ranks assigned to it: the first ones one to one, each further one to the least busy
+// source that already serves the same engine rank, else in turn. Writes of a source go one after
+// the other; only the last one overlaps the gather of the next bucket.
 //
-// Left out: the conversion in pinned host memory and its copies over PCIe (the writes leave from GPU
-// memory here); buckets of 1 GB where the staging bound is less.
+// Left out: the conversion in pinned host memory and its copies over PCIe (the writes leave from
+// GPU memory here); buckets of 1 GB where the staging bound is less.
 
 #include <algorithm>
 #include <map>

@@ -10,6 +10,11 @@ int64_t box_bytes(const Problem& problem, int32_t tensor, const Box& box) {
   return dtype_bytes(problem.model.tensors[static_cast<size_t>(tensor)].dtype, box.volume());
 }
 
+int32_t domain_of(const Problem& problem, int32_t rank) {
+  const int32_t gpu = problem.gpu_of_rank[static_cast<size_t>(rank)];
+  return problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
+}
+
 std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing,
                                   std::span<const int32_t> hops) {
   const auto hop = [&](int32_t index) -> const Hop& {

@@ -23,6 +23,9 @@ std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing
 /// Bytes of a box of a tensor.
 int64_t box_bytes(const Problem& problem, int32_t tensor, const Box& box);
 
+/// The NVLink domain of a rank that has a GPU.
+int32_t domain_of(const Problem& problem, int32_t rank);
+
 /// A part of a hop that travels in one message.
 struct HopPart {
   int32_t hop = -1;

@@ -16,10 +16,13 @@ constexpr const char* kOptions = "options";
 constexpr int32_t kMostGrown = 64;  // times the nodes that the ranks alone need
 
 const std::string& input_text(const Plan& plan, const std::string& name) {
-  for (const auto& [key, text] : plan.inputs) {
-    if (key == name) return text;
-  }
-  fail("plan", "no input '" + name + "'", "a plan with its inputs");
+  const std::string* text = find_input(plan, name);
+  if (text == nullptr) fail("plan", "no input '" + name + "'", "a plan with its inputs");
+  return *text;
+}
+
+Value parse_options(const Plan& plan) {
+  return parse_document(input_text(plan, kOptions), "plan options", true);
 }
 
 /// What the train side has, once.
@@ -138,8 +141,10 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes) {
   return problem;
 }
 
+std::string model_name(const Plan& plan) { return parse_options(plan).at("model_name").as_text(); }
+
 Problem reload_problem(const Plan& plan) {
-  const Value options = parse_document(input_text(plan, kOptions), "plan options", true);
+  const Value options = parse_options(plan);
   Problem problem;
   problem.model = parse_model(input_text(plan, "model"), options.at("model_name").as_text(),
                               {.dtype = options.at("dtype").as_text(),
@@ -155,7 +160,7 @@ Problem reload_problem(const Plan& plan) {
 }
 
 PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::string& cost) {
-  const Value options = parse_document(input_text(plan, kOptions), "plan options", true);
+  const Value options = parse_options(plan);
   const auto kept_nodes = static_cast<int32_t>(options.at("nodes").as_int(1, 1 << 20));
   PlanWorld world;
   const FabricSource kept{input_text(plan, "fabric"), "the plan's fabric"};

@@ -30,6 +30,9 @@ Problem load_problem(const InputSpec& spec, std::vector<std::string>* notes = nu
 /// The problem that a plan was made for, from the inputs that it keeps.
 Problem reload_problem(const Plan& plan);
 
+/// The name of the model that a plan was made for.
+std::string model_name(const Plan& plan);
+
 /// Fabric and cost model as the plan keeps them; `cost` (a name or path) and `fabric` replace the
 /// plan's own where not empty.
 struct PlanWorld {

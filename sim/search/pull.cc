@@ -1,13 +1,14 @@
 // pull-first, pull-balanced: receivers read what they need.
 //
-// `pull-first` is ModelExpress (PEERS.md 3.7; torchstore, 3.13, chooses alike): of several holders of
-// a shard the first one serves everybody. A copy that would need more than 64 runs pulls the whole
-// shards where these cut the first dimension, and slices locally; all reads are posted at once.
+// `pull-first` is ModelExpress (PEERS.md 3.7; torchstore, 3.13, chooses alike): of several holders
+// of a shard the first one serves everybody. A copy that would need more than 64 runs pulls the
+// whole shards where these cut the first dimension, and slices locally; all reads are posted at
+// once.
 //
 // `pull-balanced` is vLLM's sharded_rdt (PEERS.md 3.8): exact reads, each from the holder that has
 // the least to send so far. Transformer blocks are served one after the other, two at a time
-// (lookahead), pipeline stages strictly one after the other. The host replays an operation chain for
-// every parameter that a worker needs.
+// (lookahead), pipeline stages strictly one after the other. The host replays an operation chain
+// for every parameter that a worker needs.
 //
 // Left out: ModelExpress' merging of descriptors; of sharded_rdt the gather over the
 // tensor-parallel group of the trainer (readers take each part from who holds it: the same bytes on

@@ -21,7 +21,6 @@
 #include <numeric>
 #include <random>
 
-#include "base/error.h"
 #include "sim/search/atoms.h"
 #include "sim/search/chunk.h"
 #include "sim/search/load.h"

@@ -1,15 +1,13 @@
 #include "sim/search/schedule.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 
 #include "base/error.h"
-#include "base/units.h"
 #include "sim/search/builder.h"
 #include "sim/search/colouring.h"
+#include "sim/search/fit.h"
 #include "sim/search/parts.h"
 #include "sim/search/rounds.h"
 
@@ -17,7 +15,6 @@ namespace refit {
 namespace {
 
 constexpr int64_t kLargestMessage = int64_t{16} << 20;
-constexpr int64_t kSmallestMessage = int64_t{64} << 10;
 constexpr int64_t kRoundsWanted =
     128;  // at the busiest port: a round more or less at the end is 1 %
 constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
@@ -59,30 +56,6 @@ void add_part(Builder& builder, const Spots& spots, const Routing& routing, int3
                     spots.target(part));
 }
 
-/// Builds with ever smaller messages until packing fits the staging bound.
-template <typename Build>
-Plan fit_staging(const SearchOptions& options, int64_t largest, Build build) {
-  const int64_t smallest = std::clamp<int64_t>(options.staging_bytes / 64, 64, kSmallestMessage);
-  int64_t message = std::clamp(options.staging_bytes / 4, smallest, largest);
-  while (true) {
-    Plan plan = build(message);
-    plan.strategy = options.strategy;
-    plan.seed = options.seed;
-    plan.staging_bytes = options.staging_bytes;
-    int64_t peak = 0;
-    for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-      peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
-    }
-    if (peak <= options.staging_bytes) return plan;
-    if (message <= smallest) {
-      throw Error(fmt::format("--staging: found {}, expected at least {} for strategy {}",
-                              print_bytes(static_cast<double>(options.staging_bytes)),
-                              print_bytes(static_cast<double>(peak)), options.strategy));
-    }
-    message = std::max(message / 2, smallest);
-  }
-}
-
 class RoundScheduler {
  public:
   RoundScheduler(const Problem& problem, const Routing& routing, RoundTuning tuning)
@@ -104,11 +77,6 @@ class RoundScheduler {
 
  private:
   const Hop& hop(int32_t index) const { return routing_.hops[static_cast<size_t>(index)]; }
-
-  int32_t domain(int32_t rank) const {
-    const int32_t gpu = problem_.gpu_of_rank[static_cast<size_t>(rank)];
-    return problem_.fabric.gpus[static_cast<size_t>(gpu)].domain;
-  }
 
   int32_t add_channel(Lane lane) {
     plan_.channels.push_back({lane});
@@ -140,7 +108,9 @@ class RoundScheduler {
                      [&](int32_t x, int32_t y) { return waiting(x) > waiting(y); });
   }
 
-  bool is_inside(int32_t index) const { return domain(hop(index).from) == domain(hop(index).to); }
+  bool is_inside(int32_t index) const {
+    return domain_of(problem_, hop(index).from) == domain_of(problem_, hop(index).to);
+  }
 
   /// Rounds over the network, on all channels that nothing else needs: while one starts up or
   /// packs, the others flow.
@@ -287,13 +257,9 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   // By rank: network and NVLink, out and in.
   std::vector<std::array<int64_t, 4>> ports(problem.gpu_of_rank.size());
   std::array<int64_t, 4> most{};
-  const auto domain = [&](int32_t rank) {
-    const int32_t gpu = problem.gpu_of_rank[static_cast<size_t>(rank)];
-    return problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
-  };
   for (const Hop& hop : routing.hops) {
     if (hop.from == hop.to) continue;
-    const bool inside = domain(hop.from) == domain(hop.to);
+    const bool inside = domain_of(problem, hop.from) == domain_of(problem, hop.to);
     if (inside && hop.parent < 0) continue;
     const int64_t bytes =
         box_bytes(problem, hop.tensor, routing.boxes[static_cast<size_t>(hop.box)]);

@@ -7,16 +7,15 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/units.h"
 #include "sim/search/builder.h"
 #include "sim/search/chunk.h"
 #include "sim/search/colouring.h"
+#include "sim/search/fit.h"
 #include "sim/simulator/host_work.h"
 
 namespace refit {
 namespace {
 
-constexpr int64_t kSmallestMessage = int64_t{64} << 10;
 constexpr int64_t kMostMoves = int64_t{4} << 20;  // a plan file of about 1 GiB
 
 class ScriptPlanner {
@@ -197,31 +196,15 @@ Plan plan_script(const Problem& problem, const Script& script, int64_t message) 
 
 Plan fit_script(const Problem& problem, const SearchOptions& options, int64_t largest,
                 const std::function<Script(int64_t message)>& make) {
-  const int64_t smallest = std::clamp<int64_t>(options.staging_bytes / 64, 64, kSmallestMessage);
-  int64_t message = std::clamp(options.staging_bytes / 4, smallest, largest);
-  while (true) {
+  return fit_staging(options, largest, [&](int64_t message) {
     const Script script = make(message);
     if (std::ssize(script.moves) > kMostMoves) {
       throw Error(fmt::format("{}: found {} transfers, expected at most {} in a plan",
                               options.strategy, script.moves.size(), kMostMoves),
                   ErrorKind::kWork);
     }
-    Plan plan = plan_script(problem, script, message);
-    plan.strategy = options.strategy;
-    plan.seed = options.seed;
-    plan.staging_bytes = options.staging_bytes;
-    int64_t peak = 0;
-    for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-      peak = std::max(peak, staging_use(plan, static_cast<int32_t>(rank)).total());
-    }
-    if (peak <= options.staging_bytes) return plan;
-    if (message <= smallest) {
-      throw Error(fmt::format("--staging: found {}, expected at least {} for strategy {}",
-                              print_bytes(static_cast<double>(options.staging_bytes)),
-                              print_bytes(static_cast<double>(peak)), options.strategy));
-    }
-    message = std::max(message / 2, smallest);
-  }
+    return plan_script(problem, script, message);
+  });
 }
 
 }  // namespace refit

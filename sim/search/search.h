@@ -16,8 +16,8 @@
 
 namespace refit {
 
-/// All that a strategy may look at. Tensors of the model are those that move, companions of quantised weights included, and have
-/// the dtype that they have on wires (sim/layout/quantise.h).
+/// All that a strategy may look at. Tensors of the model are those that move, companions of
+/// quantised weights included, and have the dtype that they have on wires (sim/layout/quantise.h).
 struct Problem {
   Model model;
   Layout train, gen;

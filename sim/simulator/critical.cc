@@ -13,8 +13,8 @@ std::span<const Piece> pieces_of(const Program& program, const Message& message)
           static_cast<size_t>(message.last_piece - message.first_piece)};
 }
 
-/// Does the step send, or copy, from a slot that `before` fills, or from an inference buffer that it
-/// writes?
+/// Does the step send, or copy, from a slot that `before` fills, or from an inference buffer that
+/// it writes?
 bool needs_data_of(const Program& program, const Step& step, const Step& before) {
   for (int32_t s = step.first_send; s < step.first_recv; ++s) {
     for (const Piece& sent : pieces_of(program, program.messages[static_cast<size_t>(s)])) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/document.h"
-#include "sim/simulator/step_graph.h"
+#include "sim/simulator/replay.h"
 
 namespace refit {
 namespace {
@@ -26,15 +26,14 @@ void add_host_input(Plan& plan, std::vector<HostWork> work) {
 
 std::vector<HostWork> read_host_input(const Plan& plan) {
   std::vector<HostWork> work;
-  for (const auto& [name, text] : plan.inputs) {
-    if (name != kInput) continue;
-    const Value rows = parse_document(text, "plan host_work", true);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const Value& row = rows[i];
-      work.push_back({static_cast<int32_t>(row[0].as_int(0, kMaxChannels - 1)),
-                      static_cast<int32_t>(row[1].as_int(0, INT32_MAX)), row[2].as_number(),
-                      row[3].as_number()});
-    }
+  const std::string* text = find_input(plan, kInput);
+  if (text == nullptr) return work;
+  const Value rows = parse_document(*text, "plan host_work", true);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Value& row = rows[i];
+    work.push_back({static_cast<int32_t>(row[0].as_int(0, kMaxChannels - 1)),
+                    static_cast<int32_t>(row[1].as_int(0, INT32_MAX)), row[2].as_number(),
+                    row[3].as_number()});
   }
   return work;
 }
@@ -46,8 +45,7 @@ void add_host_work(const Plan& plan, const CostModel& cost, StepGraph& graph) {
   }
   if (seconds.empty()) return;
   for (StepNode& node : graph.nodes) {
-    const Step& step =
-        plan.programs[static_cast<size_t>(node.rank)].steps[static_cast<size_t>(node.index)];
+    const Step& step = step_of(plan, node);
     const auto it = seconds.find({step.channel, step.id});
     if (it != seconds.end()) node.start_up += it->second;
   }

@@ -54,9 +54,10 @@ namespace refit {
 //
 // Refill. In dense traffic one flow moves most levels, each of them several times as the news comes
 // in. So when visits have looked at more than a quarter of all there is, everything is filled again
-// from 0, in ascending order of levels: the resource with the lowest (C_r - what is frozen) / (number
-// of flows that are not) is next, and its flows freeze; each flow is looked at once from each side.
-// While that goes on happening solves start with a refill, and try to be local once in a while.
+// from 0, in ascending order of levels: the resource with the lowest (C_r - what is frozen) /
+// (number of flows that are not) is next, and its flows freeze; each flow is looked at once from
+// each side. While that goes on happening solves start with a refill, and try to be local once in a
+// while.
 //
 // Slack. Of a resource that is not full, C_r - sum of c_f is kept instead of visiting it: it
 // becomes dirty when this runs out, so ample resources with many flows cost O(1) a change.

@@ -8,8 +8,8 @@
 namespace refit {
 
 /// The least of many values that change one at a time: a binary tree in which each node holds the
-/// winner, the index of the smaller of its children's values (ties: the left one). Usage: reset, put,
-/// build; then set, and ask for the winner.
+/// winner, the index of the smaller of its children's values (ties: the left one). Usage: reset,
+/// put, build; then set, and ask for the winner.
 class Tournament {
  public:
   void reset(size_t count) {

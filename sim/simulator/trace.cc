@@ -1,32 +1,16 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "sim/simulator/simulator.h"
 
 namespace refit {
 namespace {
-
-/// The text as the inside of a JSON string.
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 class TraceWriter {
  public:
@@ -89,9 +73,10 @@ class TraceWriter {
 void write_trace(const Plan& plan, const Timeline& timeline, const std::string& path) {
   TraceWriter writer;
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    const std::string node = escape(plan.ranks[rank].node);
-    writer.metadata("process_name", static_cast<int32_t>(rank), 0,
-                    fmt::format(R"("name":"rank {} on {}")", rank, node));
+    const nlohmann::json name = fmt::format("rank {} on {}", rank, plan.ranks[rank].node);
+    writer.metadata(
+        "process_name", static_cast<int32_t>(rank), 0,
+        "\"name\":" + name.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   for (const TimelineEntry& entry : timeline.entries) {
     writer.transfer(entry, entry.from);

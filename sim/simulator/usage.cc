@@ -1,17 +1,10 @@
 #include "sim/simulator/usage.h"
 
 #include <algorithm>
-#include <span>
 #include <tuple>
 
 namespace refit {
 namespace {
-
-std::span<const int32_t> links_of(const Replay& replay, size_t transfer) {
-  const int32_t id = replay.graph.transfers[transfer].path;
-  const Path& path = replay.graph.paths[static_cast<size_t>(id)];
-  return {path.resources.data(), path.links};
-}
 
 auto start_order(const Replay& replay) {
   return [&replay](int32_t a, int32_t b) {
@@ -41,6 +34,12 @@ void add_intervals(const Replay& replay, const CostModel& cost, size_t node,
 }
 
 }  // namespace
+
+std::span<const int32_t> links_of(const Replay& replay, size_t transfer) {
+  const int32_t id = replay.graph.transfers[transfer].path;
+  const Path& path = replay.graph.paths[static_cast<size_t>(id)];
+  return {path.resources.data(), path.links};
+}
 
 std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s) {
   std::vector<std::pair<int32_t, int32_t>> pairs;  // link, transfer

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sim/simulator/replay.h"
@@ -24,8 +25,8 @@ struct LinkUsage {
   double busy_s = 0;  // seconds in which it carried something
   double first = 0, last = 0;
   int64_t transfers = 0;
-  std::vector<IdleGap>
-      gaps;  // between `first` and `last`, in time order; busy + gaps = last - first
+  // Between `first` and `last`, in time order; busy + gaps = last - first.
+  std::vector<IdleGap> gaps;
 };
 
 /// Of all links that carried something, the fullest (by bytes / rate) first, then by number.
@@ -33,6 +34,9 @@ std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s);
 
 /// Transfers that crossed a link, by start.
 std::vector<int32_t> transfers_over(const Replay& replay, int32_t link);
+
+/// The links of the fabric that a transfer crosses.
+std::span<const int32_t> links_of(const Replay& replay, size_t transfer);
 
 struct RankUsage {
   double end = 0;   // its last byte is in place

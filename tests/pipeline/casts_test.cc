@@ -1,6 +1,6 @@
-// Casts and quantised targets from layouts to bytes in place. Every replay is verified: sources hold a function of (tensor, global
-// index), and what has to arrive is computed from that function (exec/verify_cast.h; the arithmetic has its own oracle in
-// tests/exec/cast_test.cc).
+// Casts and quantised targets from layouts to bytes in place. Every replay is verified: sources
+// hold a function of (tensor, global index), and what has to arrive is computed from that function
+// (exec/verify_cast.h; the arithmetic has its own oracle in tests/exec/cast_test.cc).
 
 #include <gtest/gtest.h>
 
@@ -116,7 +116,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// A mesh of two axes; each shards a dimension or none, in chunks of `grain` elements (so that some cuts lie between blocks).
+/// A mesh of two axes; each shards a dimension or none, in chunks of `grain` elements (so that some
+/// cuts lie between blocks).
 RankMap random_map(Random& random, const Dims& shape, const std::vector<int32_t>& ranks) {
   Mesh mesh{{"a", "b"}, {1, static_cast<int32_t>(ranks.size())}, ranks};
   for (int32_t size = static_cast<int32_t>(random.in(1, mesh.size[1])); size > 1; --size) {

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "exec/executor.h"
 #include "exec/host_backend.h"
-#include "plans/check.h"
 #include "sim/search/search.h"
 
 namespace refit {

@@ -1,4 +1,5 @@
-// `check` against the replay of random plans and of mutants of them: it has to refuse exactly those that go wrong.
+// `check` against the replay of random plans and of mutants of them: it has to refuse exactly those
+// that go wrong.
 
 #include <gtest/gtest.h>
 
@@ -168,9 +169,9 @@ void remove_many_waits(FlatPlan& flat, Random& random) {
   for (int64_t i = pick(random, 2, 4); i > 0; --i) remove_wait(flat, random);
 }
 
-// Takes a wait away and lets another rank see to it: that one takes part in a step right after what was waited for,
-// waits for it, and takes part in a step right before the one that waited. What it sends goes to a slot that nobody
-// reads. Sometimes a link of the chain is missing.
+// Takes a wait away and lets another rank see to it: that one takes part in a step right after what
+// was waited for, waits for it, and takes part in a step right before the one that waited. What it
+// sends goes to a slot that nobody reads. Sometimes a link of the chain is missing.
 void wait_through_peer(FlatPlan& flat, Random& random) {
   if (flat.waits.empty()) return;
   const FlatWait wait = flat.waits[pick_index(random, flat.waits.size())];

@@ -22,7 +22,8 @@ std::vector<std::string> print(const std::vector<Fault>& faults) {
 
 using Lines = std::vector<std::string>;
 
-// Rank 0 trains a [4, 2]; ranks 1 and 2 need rows 0..2 and 2..4. Rank 2's come over a slot of rank 1.
+// Rank 0 trains a [4, 2]; ranks 1 and 2 need rows 0..2 and 2..4. Rank 2's come over a slot of rank
+// 1.
 FlatPlan make_example() {
   FlatPlan flat = make_frame({4, 2}, {{rows(0, 4)}, {}, {}}, {{}, {rows(0, 2)}, {rows(2, 4)}});
   flat.slots[1].push_back({0, rows(2, 4), 0});

@@ -12,8 +12,8 @@
 namespace refit {
 namespace {
 
-// Rank 0 trains a [4, 2]; rank 1 needs rows 0..2, rank 2 rows 2..4. Rank 2's come over a slot of rank 1, which forwards them on
-// the other channel.
+// Rank 0 trains a [4, 2]; rank 1 needs rows 0..2, rank 2 rows 2..4. Rank 2's come over a slot of
+// rank 1, which forwards them on the other channel.
 FlatPlan make_example() {
   const Box top{{0, 0}, {2, 2}}, bottom{{2, 0}, {4, 2}};
   FlatPlan flat = make_frame({4, 2}, {{whole({4, 2})}, {}, {}}, {{}, {top}, {bottom}});

@@ -224,8 +224,8 @@ std::string sha256(const std::string& bytes) {
   return hash;
 }
 
-// Someone who makes files on purpose makes the hashes fit: then it takes the schema and find_malformed. What still loads is safe
-// to walk.
+// Someone who makes files on purpose makes the hashes fit: then it takes the schema and
+// find_malformed. What still loads is safe to walk.
 TEST_F(PlanIo, ForgedFilesDoNoHarm) {
   save_plan(make_small_example(), path_);
   const std::string content = read_file(path_);

@@ -12,7 +12,8 @@ Box part(int64_t row, int64_t last_row, int64_t column, int64_t last_column) {
   return {{row, column}, {last_row, last_column}};
 }
 
-// Rank 0 holds rows 0..3 of a bf16 [4, 8]. Rank 1 gets rows 0..2 directly, as two pieces; rank 2 gets row 3 over a slot of rank 1.
+// Rank 0 holds rows 0..3 of a bf16 [4, 8]. Rank 1 gets rows 0..2 directly, as two pieces; rank 2
+// gets row 3 over a slot of rank 1.
 FlatPlan make_example() {
   FlatPlan flat = make_frame({4, 8}, {{rows(0, 4)}, {}, {}}, {{}, {rows(0, 3)}, {rows(3, 4)}});
   flat.slots[1].push_back({0, rows(3, 4), 64});
@@ -81,8 +82,8 @@ TEST(Plan, Contiguity) {
   EXPECT_FALSE(contiguous({{0, 0, 3}, {2, 1, 4}}));
 }
 
-// Rank 1: a slot of 16 bytes at 64, so 80; channel 0 packs the message of two pieces, 48 bytes; channel 1 sends and receives
-// single rows in place.
+// Rank 1: a slot of 16 bytes at 64, so 80; channel 0 packs the message of two pieces, 48 bytes;
+// channel 1 sends and receives single rows in place.
 TEST(Plan, StagingUse) {
   const Plan plan = make_plan(make_example());
   EXPECT_EQ(staging_use(plan, 1).slots, 80);

@@ -154,7 +154,8 @@ class Maker {
     }
   }
 
-  // Sends one piece in a step after all that either end depends on, and makes other channels wait for that.
+  // Sends one piece in a step after all that either end depends on, and makes other channels wait
+  // for that.
   Wait send(const Source& source, int32_t to, Place place, int32_t area, int32_t tensor,
             const Box& box, const std::vector<Wait>& after_there) {
     int32_t step = 0;

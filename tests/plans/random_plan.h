@@ -19,8 +19,9 @@ std::vector<Box> cut_box(Random& random, const Box& box, int64_t cuts, bool even
 /// Step ids of random plans are multiples of this, so that others fit between them.
 inline constexpr int32_t kStepGap = 4;
 
-/// A small plan, right by construction: 3 to 6 ranks, a few tensors, pieces sent directly, through staging slots that are reused,
-/// and onwards from gen shards; up to 3 channels with all waits they need.
+/// A small plan, right by construction: 3 to 6 ranks, a few tensors, pieces sent directly, through
+/// staging slots that are reused, and onwards from gen shards; up to 3 channels with all waits they
+/// need.
 FlatPlan make_random_plan(Random& random);
 
 }  // namespace refit

@@ -8,7 +8,8 @@
 namespace refit {
 namespace {
 
-// What an element of memory holds: element `index` (row-major) of a tensor, half a byte each; in staging, as part of a slot.
+// What an element of memory holds: element `index` (row-major) of a tensor, half a byte each; in
+// staging, as part of a slot.
 struct Value {
   int32_t tensor = -1, slot = -1;
   int64_t index = -1;
@@ -205,7 +206,8 @@ class Machine {
 
   // ---- Memory
 
-  // An element that an end reads or writes, and what should be there. Train shards are always right and have no cells.
+  // An element that an end reads or writes, and what should be there. Train shards are always right
+  // and have no cells.
   struct Touch {
     int cell;  // -1: train
     Value value;

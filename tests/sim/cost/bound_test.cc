@@ -9,14 +9,13 @@
 #include <random>
 #include <set>
 
-#include "base/error.h"
 #include "sim/cost/cost_model.h"
+#include "tests/refused.h"
 #include "tests/sim/fabric/fabrics.h"
 
 namespace refit {
 namespace {
 
-using ::testing::HasSubstr;
 using Ranks = std::vector<int32_t>;
 
 constexpr int64_t kGB = 1'000'000'000;
@@ -159,12 +158,7 @@ TEST(CutBound, NoLinkAcrossTheCut) {
   small.network = "{kind: rail-only}";
   Case c(small.make(2), {0}, {1});
   c.add({0}, {1}, kGB);
-  try {
-    c.bound();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no link leads out of rail 0, but 1 GB have to"));
-  }
+  expect_refused([&] { c.bound(); }, {"no link leads out of rail 0, but 1 GB have to"});
 }
 
 // 5120 classes of 1 MB from 256 to 256 ranks; class i is needed by gen ranks i and i + 8, modulo

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "sim/cost/nnls.h"
+#include "tests/refused.h"
 #include "tests/sim/cost/nccl_text.h"
 
 namespace refit {
@@ -20,7 +21,8 @@ using ::testing::HasSubstr;
 constexpr double kNvlinkRate = 360e9, kNetRate = 48e9;
 constexpr double kNvlinkStart = 6e-6, kNetStart = 25e-6, kRingStart = 40e-6;
 
-/// Time of a test by the equations of calibrate.h, worked out for 8 ranks on one host and 16 on two.
+/// Time of a test by the equations of calibrate.h, worked out for 8 ranks on one host and 16 on
+/// two.
 double true_seconds(NcclTest test, int32_t hosts, int64_t size) {
   const auto s = static_cast<double>(size);
   const bool net = hosts == 2;
@@ -213,19 +215,16 @@ TEST(Calibrate, AnAmbiguousLogTellsNothing) {
 
 TEST(Calibrate, FabricsThatDoNotFitAreRefused) {
   const FabricSource h100 = load_fabric_source("dgx-h100");
-  const auto message = [&](const NcclText& text) -> std::string {
-    try {
+  const auto message = [&](const NcclText& text) {
+    return error_of([&] {
       const std::vector<Sample> samples =
           log_samples(parse_nccl_log(text.write(), "x.log"), 0, h100);
       calibrate(samples, base(), "mine");
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+    });
   };
   NcclText text{
       .seconds = [](int64_t size, int) { return 1e-5 + static_cast<double>(size) / 4e11; }};
-  EXPECT_EQ(message(text), "accepted");
+  EXPECT_EQ(message(text), "");
   text.per_host = 9;
   EXPECT_THAT(message(text), HasSubstr("x.log: found 9 ranks on a host"));
   text.per_host = 8;
@@ -372,13 +371,9 @@ TEST(Calibrate, BadStepsAreRefused) {
            {fields + R"([{"rank": 0, "steps": [[0, 0, 2]]}]})", "found 3 values"},
            {fields + R"([{"rank": 0, "steps": [[0, 0, 0, 1], [0, 0, 0, 1]]}]})", "already there"},
            {R"({"step_fields": [)", "run.json"}}) {
-    try {
-      exec_samples(json, "run.json", plan, fabric);
-      FAIL() << json;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("run.json"));
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
+    SCOPED_TRACE(json);
+    expect_refused([&, &text = json] { exec_samples(text, "run.json", plan, fabric); },
+                   {"run.json", message});
   }
 }
 

@@ -3,13 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/refused.h"
 #include "tests/sim/fabric/fabrics.h"
 
 namespace refit {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(CostModel, NominalCostsNothing) {
   const CostModel cost = parse_cost(load_cost_source("nominal"));
@@ -158,19 +156,9 @@ struct Wrong {
 class WrongCost : public ::testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongCost, IsRefused) {
-  std::string text = std::string(kRight) + kNccl;
-  const std::string old_text = GetParam().old_text;
-  const size_t at = text.find(old_text);
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, old_text.size(), GetParam().new_text);
-  try {
-    parse_cost({text, "wrong.yaml"});
-    FAIL() << "accepted:\n" << text;
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("wrong.yaml"));
-    EXPECT_THAT(error.what(), HasSubstr(GetParam().message));
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-  }
+  const std::string text =
+      with_change(std::string(kRight) + kNccl, GetParam().old_text, GetParam().new_text);
+  expect_refused([&] { parse_cost({text, "wrong.yaml"}); }, {"wrong.yaml", GetParam().message});
 }
 
 INSTANTIATE_TEST_SUITE_P(

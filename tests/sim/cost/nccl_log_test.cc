@@ -1,13 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/refused.h"
 #include "tests/sim/cost/nccl_text.h"
 
 namespace refit {
 namespace {
-
-using ::testing::HasSubstr;
 
 NcclText two_hosts() {
   return {.test = NcclTest::kAllToAll,
@@ -68,18 +66,9 @@ struct Broken {
 class BrokenLog : public ::testing::TestWithParam<Broken> {};
 
 TEST_P(BrokenLog, IsRefused) {
-  std::string text = two_hosts().write();
-  const size_t at = text.find(GetParam().old_text);
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, std::string(GetParam().old_text).size(), GetParam().new_text);
-  try {
-    parse_nccl_log(text, "x.log");
-    FAIL() << "accepted:\n" << text;
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("x.log"));
-    EXPECT_THAT(error.what(), HasSubstr(GetParam().message));
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-  }
+  const std::string text =
+      with_change(two_hosts().write(), GetParam().old_text, GetParam().new_text);
+  expect_refused([&] { parse_nccl_log(text, "x.log"); }, {"x.log", GetParam().message});
 }
 
 INSTANTIATE_TEST_SUITE_P(

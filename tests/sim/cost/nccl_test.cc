@@ -60,8 +60,8 @@ TEST(Nccl, ChannelsOfAMessageInANode) {
 }
 
 TEST(Nccl, ChannelsOfAMessageByNetwork) {
-  // 16 ranks: P = 4; 4 x 16 > 32, p = 2. Parts of 64 to 128 KiB: 64 KiB 1; 128 KiB 2; 1 MiB: parts of
-  // 512 KiB are too large, 4.
+  // 16 ranks: P = 4; 4 x 16 > 32, p = 2. Parts of 64 to 128 KiB: 64 KiB 1; 128 KiB 2; 1 MiB: parts
+  // of 512 KiB are too large, 4.
   EXPECT_EQ(channels_of_message(h100(), cluster(16), 64 * kKiB), 1);
   EXPECT_EQ(channels_of_message(h100(), cluster(16), 128 * kKiB), 2);
   EXPECT_EQ(channels_of_message(h100(), cluster(16), 256 * kKiB), 2);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "sim/fabric/fabric_file.h"
 #include "sim/fabric/report.h"
+#include "tests/refused.h"
 #include "tests/sim/fabric/fabrics.h"
 
 namespace refit {
@@ -132,14 +133,7 @@ TEST(Place, ByFile) {
 }
 
 TEST(Place, RefusesWrongFiles) {
-  const auto refused = [](const std::string& text) {
-    try {
-      place(text);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
-  };
+  const auto refused = [](const std::string& text) { return error_of([&] { place(text); }); };
   EXPECT_THAT(refused("train: n0\n"), HasSubstr("no GPU for rank 3"));
   EXPECT_THAT(refused("train: n9\ngen: n1\n"), HasSubstr("n9"));
   EXPECT_THAT(refused("train: n0\ngen: n0\n"), HasSubstr("rank 4"));

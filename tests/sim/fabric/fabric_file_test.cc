@@ -3,17 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "sim/fabric/names.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
-/// Everything that a file can say: two kinds of nodes, bridges, PCIe, listed NICs, a tree of switches
-/// of three tiers, changed links.
+/// Everything that a file can say: two kinds of nodes, bridges, PCIe, listed NICs, a tree of
+/// switches of three tiers, changed links.
 constexpr const char* kEverything = R"(name: everything
 default_cost: nominal
 kinds:
@@ -183,17 +182,8 @@ struct Wrong {
 class WrongFabricFile : public ::testing::TestWithParam<Wrong> {};
 
 TEST_P(WrongFabricFile, IsRefused) {
-  std::string text = kEverything;
-  const size_t at = text.find(GetParam().old_text);
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, std::string(GetParam().old_text).size(), GetParam().new_text);
-  try {
-    make_fabric({text, "wrong.yaml"}, 5);
-    FAIL() << "accepted:\n" << text;
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("wrong.yaml"));
-    EXPECT_THAT(error.what(), HasSubstr(GetParam().message));
-  }
+  const std::string text = with_change(kEverything, GetParam().old_text, GetParam().new_text);
+  expect_refused([&] { make_fabric({text, "wrong.yaml"}, 5); }, {"wrong.yaml", GetParam().message});
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -3,14 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/refused.h"
 #include "tests/sim/fabric/fabrics.h"
 
 namespace refit {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 Fabric make_named(const std::string& name, int32_t nodes) {
   return make_fabric(load_fabric_source(name), nodes);
@@ -179,18 +178,12 @@ network:
   oversubscription: 2
 )";
   ASSERT_NO_THROW(make_fabric({text, "wrong.yaml"}, 2));
-  const std::string old_text = GetParam().old_text;
-  const size_t at = text.find(old_text);
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, old_text.size(), GetParam().new_text);
-  try {
-    make_fabric({text, "wrong.yaml"}, 2);
-    FAIL() << "accepted:\n" << text;
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("wrong.yaml"));
-    EXPECT_THAT(error.what(), HasSubstr(GetParam().message));
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-  }
+  const std::string wrong = with_change(text, GetParam().old_text, GetParam().new_text);
+  expect_refused(
+      [&] {
+        make_fabric({wrong, "wrong.yaml"}, 2);
+      },
+      {"wrong.yaml", GetParam().message});
 }
 
 INSTANTIATE_TEST_SUITE_P(

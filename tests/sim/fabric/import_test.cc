@@ -55,7 +55,7 @@ TEST(ImportSmi, CutRowsAreReadFromTheirMirror) {
   // Without the mirror rows nothing says what is in the cut cells.
   ImportFile cut = fixture("smi_36_nics.txt");
   cut.text.resize(cut.text.find("NIC32\tSYS"));
-  EXPECT_THAT(error_of({cut}, {.gpu = "h100", .nic = 12.5e9}),
+  EXPECT_THAT(import_error({cut}, {.gpu = "h100", .nic = 12.5e9}),
               AllOf(HasSubstr("smi_36_nics.txt:2"), HasSubstr("GPU0 and NIC32"), HasSubstr("44")));
 }
 
@@ -93,14 +93,15 @@ TEST(ImportSmi, WithoutHeaderRowsNameTheColumns) {
 
 TEST(ImportSmi, RefusesWhatItCannotKnow) {
   const ImportFile right = fixture("smi_h100_8_nics.txt");
-  EXPECT_THAT(error_of({right}, {.nic = 50e9}), AllOf(HasSubstr("NV18"), HasSubstr("--gpu")));
-  EXPECT_THAT(error_of({right}, {.gpu = "h100"}), AllOf(HasSubstr("mlx5_0"), HasSubstr("--nic")));
-  EXPECT_THAT(error_of({right}, {.gpu = "rtx", .nic = 50e9}), HasSubstr("rtx"));
-  EXPECT_THAT(error_of({fixture("rocm_smi.txt")}, {}), HasSubstr("rocm-smi"));
+  EXPECT_THAT(import_error({right}, {.nic = 50e9}), AllOf(HasSubstr("NV18"), HasSubstr("--gpu")));
+  EXPECT_THAT(import_error({right}, {.gpu = "h100"}),
+              AllOf(HasSubstr("mlx5_0"), HasSubstr("--nic")));
+  EXPECT_THAT(import_error({right}, {.gpu = "rtx", .nic = 50e9}), HasSubstr("rtx"));
+  EXPECT_THAT(import_error({fixture("rocm_smi.txt")}, {}), HasSubstr("rocm-smi"));
   const auto changed = [&](const std::string& from, const std::string& to) {
     ImportFile file = right;
     file.text.replace(file.text.find(from), from.size(), to);
-    return error_of({file}, {.gpu = "h100", .nic = 50e9});
+    return import_error({file}, {.gpu = "h100", .nic = 50e9});
   };
   EXPECT_THAT(changed("GPU1\tNV18", "GPU1\tNV17"), HasSubstr("smi_h100_8_nics.txt:2"));
   EXPECT_THAT(changed("GPU1\tNV18", "GPU1\tPIX"), HasSubstr("way back"));
@@ -141,19 +142,19 @@ TEST(ImportNccl, TwoGpusInOneDevice) {
 }
 
 TEST(ImportNccl, RefusesByName) {
-  EXPECT_THAT(error_of({fixture("nccl_not_closed.xml")}, {}),
+  EXPECT_THAT(import_error({fixture("nccl_not_closed.xml")}, {}),
               AllOf(HasSubstr("nccl_not_closed.xml:3"), HasSubstr("</system>")));
-  EXPECT_THAT(error_of({fixture("nccl_fragment.xml")}, {}),
+  EXPECT_THAT(import_error({fixture("nccl_fragment.xml")}, {}),
               AllOf(HasSubstr("nccl_fragment.xml:1"), HasSubstr("<pci>")));
-  EXPECT_THAT(error_of({fixture("hwloc.xml")}, {}), HasSubstr("hwloc"));
-  EXPECT_THAT(error_of({fixture("nccl_graph.xml")}, {}), HasSubstr("not a topology"));
+  EXPECT_THAT(import_error({fixture("hwloc.xml")}, {}), HasSubstr("hwloc"));
+  EXPECT_THAT(import_error({fixture("nccl_graph.xml")}, {}), HasSubstr("not a topology"));
   ImportFile file = fixture("nccl_bridge.xml");
   file.text.replace(file.text.find("count=\"3\""), 9, "count=\"2\"");
-  EXPECT_THAT(error_of({file}, {}), HasSubstr("2 NVLinks from GPU 0 to 1, 3 back"));
+  EXPECT_THAT(import_error({file}, {}), HasSubstr("2 NVLinks from GPU 0 to 1, 3 back"));
   file = fixture("nccl_two_hosts.xml");
   for (size_t at; (at = file.text.find("sm=\"103\"")) != std::string::npos;)
     file.text.replace(at, 8, "sm=\"199\"");
-  EXPECT_THAT(error_of({file}, {}), AllOf(HasSubstr("sm 199"), HasSubstr("--gpu")));
+  EXPECT_THAT(import_error({file}, {}), AllOf(HasSubstr("sm 199"), HasSubstr("--gpu")));
 }
 
 TEST(ImportInfiniband, LeavesSpinesAndNames) {
@@ -201,21 +202,23 @@ TEST(ImportInfiniband, LinkInfoCountsLanes) {
 
 TEST(ImportInfiniband, Refuses) {
   const ImportFile right = fixture("ibnetdiscover.out");
-  EXPECT_THAT(error_of({right}, {}), AllOf(HasSubstr("2 hosts"), HasSubstr("node file")));
-  EXPECT_THAT(error_of({small_node(8, 8), right}, {}), AllOf(HasSubstr("mlx5_"), HasSubstr("8")));
+  EXPECT_THAT(import_error({right}, {}), AllOf(HasSubstr("2 hosts"), HasSubstr("node file")));
+  EXPECT_THAT(import_error({small_node(8, 8), right}, {}),
+              AllOf(HasSubstr("mlx5_"), HasSubstr("8")));
   const auto changed = [&](const std::string& from, const std::string& to) {
     ImportFile file = right;
     file.text.replace(file.text.find(from), from.size(), to);
-    return error_of({small_node(2, 2), file}, {});
+    return import_error({small_node(2, 2), file}, {});
   };
   EXPECT_THAT(changed("lid 7 4xNDR", "lid 7 4xHDR"), HasSubstr("from the other end"));
   EXPECT_THAT(changed("lid 7 4xNDR", "lid 7 4xZDR"), HasSubstr("4xZDR"));
   EXPECT_THAT(changed("[2]\t\"H-c201\"[1]", "[1]\t\"H-c201\"[1]"), HasSubstr("another cable"));
   EXPECT_THAT(changed("[2]\t\"H-c201\"", "nonsense"), HasSubstr("ibnetdiscover.out:11"));
-  EXPECT_THAT(error_of({small_node(2, 2), right, right}, {}), HasSubstr("another file"));
-  EXPECT_THAT(error_of({small_node(2, 2), small_node(4, 4), right}, {}), HasSubstr("2 kinds"));
-  EXPECT_THAT(error_of({{"# ibsim\nSwitch 8 \"S1\"\n[1] \"H1\"[1]\n\nHca 2 \"H1\"\n", "net"}}, {}),
-              HasSubstr("ibsim"));
+  EXPECT_THAT(import_error({small_node(2, 2), right, right}, {}), HasSubstr("another file"));
+  EXPECT_THAT(import_error({small_node(2, 2), small_node(4, 4), right}, {}), HasSubstr("2 kinds"));
+  EXPECT_THAT(
+      import_error({{"# ibsim\nSwitch 8 \"S1\"\n[1] \"H1\"[1]\n\nHca 2 \"H1\"\n", "net"}}, {}),
+      HasSubstr("ibsim"));
 }
 
 TEST(ImportSlurm, TreeOfThreeTiers) {
@@ -249,7 +252,7 @@ TEST(ImportSlurm, BlocksJoinAnInfinibandFile) {
 
 TEST(ImportSlurm, Refuses) {
   const auto refused = [](const std::string& text) {
-    return error_of({small_node(1, 1), {text, "topology.conf"}}, {});
+    return import_error({small_node(1, 1), {text, "topology.conf"}}, {});
   };
   EXPECT_THAT(refused("SwitchName=a Switches=b\nSwitchName=b Switches=a\n"),
               HasSubstr("above itself"));
@@ -269,12 +272,12 @@ TEST(ImportSlurm, Refuses) {
 }
 
 TEST(ImportOther, RefusesByName) {
-  EXPECT_THAT(error_of({{"", "f"}}, {}), HasSubstr("empty"));
-  EXPECT_THAT(error_of({{"hello\n", "f"}}, {}), HasSubstr("no kind that is known"));
-  EXPECT_THAT(error_of({{"18 8 1 9 24 H100\n8 9 10\n", "f"}}, {}), HasSubstr("SimAI"));
-  EXPECT_THAT(error_of({{"topology: [ Switch ]\nnpus_count: [ 8 ]\n", "f"}}, {}),
+  EXPECT_THAT(import_error({{"", "f"}}, {}), HasSubstr("empty"));
+  EXPECT_THAT(import_error({{"hello\n", "f"}}, {}), HasSubstr("no kind that is known"));
+  EXPECT_THAT(import_error({{"18 8 1 9 24 H100\n8 9 10\n", "f"}}, {}), HasSubstr("SimAI"));
+  EXPECT_THAT(import_error({{"topology: [ Switch ]\nnpus_count: [ 8 ]\n", "f"}}, {}),
               HasSubstr("ASTRA-sim"));
-  EXPECT_THAT(error_of({}, {}), HasSubstr("no file"));
+  EXPECT_THAT(import_error({}, {}), HasSubstr("no file"));
 }
 
 /// Cut anywhere and with bytes changed, a file is read or refused: no crash, no endless loop.

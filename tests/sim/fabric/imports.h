@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "sim/fabric/import.h"
 #include "sim/fabric/report.h"
+#include "tests/refused.h"
 
 namespace refit {
 
@@ -39,14 +38,9 @@ inline FabricFile import_and_reload(const std::vector<ImportFile>& files,
   return file;
 }
 
-inline std::string error_of(const std::vector<ImportFile>& files, const ImportOptions& options) {
-  try {
-    import_fabric(files, options);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInput);
-    return error.what();
-  }
-  return "";
+inline std::string import_error(const std::vector<ImportFile>& files,
+                                const ImportOptions& options) {
+  return error_of([&] { import_fabric(files, options); });
 }
 
 }  // namespace refit

@@ -5,12 +5,12 @@
 
 #include "base/error.h"
 #include "sim/fabric/fabric.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 std::vector<int32_t> range(int32_t first, int32_t last) {
   std::vector<int32_t> ranks(static_cast<size_t>(last - first));
@@ -65,13 +65,8 @@ TEST(PlaceRanks, FixedNodesBoundThem) {
   EXPECT_EQ(place_ranks(shape, range(0, 8), range(8, 16)).gpu[15], 15);
   EXPECT_THROW(place_ranks(shape, range(0, 8), range(8, 17)), Error);
   // 16 ranks on 16 GPUs, but 6 train ranks waste two GPUs.
-  try {
-    place_ranks(shape, range(0, 6), range(6, 16));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("6 train and 10 gen ranks, which take 5 nodes of 4 GPUs"));
-    EXPECT_THAT(error.what(), HasSubstr("at most the 4 nodes"));
-  }
+  expect_refused([&] { place_ranks(shape, range(0, 6), range(6, 16)); },
+                 {"6 train and 10 gen ranks, which take 5 nodes of 4 GPUs", "at most the 4 nodes"});
 }
 
 TEST(PlaceRanks, RefusesWhatAreNoRanks) {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "sim/fabric/fabric_file.h"
 #include "tests/sim/fabric/fabrics.h"
 

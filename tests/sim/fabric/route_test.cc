@@ -1,14 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/refused.h"
 #include "tests/sim/fabric/fabrics.h"
 
 namespace refit {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::vector<std::string> names(const Fabric& fabric, const std::vector<int32_t>& links) {
@@ -48,13 +47,8 @@ TEST(Route, NothingJoinsTheRailsOfRailOnly) {
   small.network = "{kind: rail-only}";
   const Fabric fabric = small.make(2);
   EXPECT_THAT(names(fabric, route(fabric, 1, 5)), ElementsAre("n0.nic1.out", "n1.nic1.in"));
-  try {
-    route(fabric, 1, 6);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("fabric small"));
-    EXPECT_THAT(error.what(), HasSubstr("n0.gpu1 (rail 1) to n1.gpu2 (rail 2)"));
-  }
+  expect_refused([&] { route(fabric, 1, 6); },
+                 {"fabric small", "n0.gpu1 (rail 1) to n1.gpu2 (rail 2)"});
 }
 
 TEST(Route, WaysUseTheNicsInTurn) {

@@ -1,5 +1,5 @@
-// Every public file under ../shared is imported with the counts that were taken from it by hand (grep
-// and eye), or refused for a reason. Without ../shared the cases are skipped.
+// Every public file under ../shared is imported with the counts that were taken from it by hand
+// (grep and eye), or refused for a reason. Without ../shared the cases are skipped.
 
 #include <gmock/gmock.h>
 
@@ -28,7 +28,8 @@ std::string shared_folder() {
 }
 
 const Expected kFiles[] = {
-    // <pci class="0x0302..."/> and "0x02..." leaves counted; NVLink is nowhere, so a GPU is a domain.
+    // <pci class="0x0302..."/> and "0x02..." leaves counted; NVLink is nowhere, so a GPU is a
+    // domain.
     {"nccl_topo_xml/aws_p4d-24xl-topo.xml", nullptr, 1, 8, 4, 8, 4, {.nic = 12.5e9}},
     {"nccl_topo_xml/aws_p4de-24xl-topo.xml", nullptr, 1, 8, 4, 8, 4, {.nic = 12.5e9}},
     {"nccl_topo_xml/azure_ndv2-topo.xml", nullptr, 1, 8, 1, 8, 1, {.nic = 12.5e9}},
@@ -103,7 +104,7 @@ TEST(SharedImport, EveryFileAsCountedByHand) {
     std::vector<ImportFile> files = {{read_file(shared_folder() + expected.file), expected.file}};
     if (expected.node_gpus > 0) files.push_back(small_node(expected.node_gpus, expected.node_nics));
     if (expected.refused != nullptr) {
-      EXPECT_THAT(error_of(files, expected.options), HasSubstr(expected.refused));
+      EXPECT_THAT(import_error(files, expected.options), HasSubstr(expected.refused));
       continue;
     }
     Fabric fabric;

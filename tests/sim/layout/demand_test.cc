@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "tests/refused.h"
 #include "tests/sim/layout/small_model.h"
 
 namespace refit {
@@ -155,14 +156,11 @@ TEST(Demand, AScalarIsOneElement) {
 TEST(Demand, AnElementWithoutHolderIsRefused) {
   RankMap hole;
   hole.shards.push_back({0, {shard({{0, 0}, {4, 2}}), shard({{0, 3}, {4, 4}})}});
-  try {
-    make_demand(one_tensor({4, 4}), one_map(hole), sharded({4, 4}, {2}, {7, 9}, {{0}}));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "tensor w, box [0:2, 2:3]: found a missing source: no train rank covers it, "
-                 "expected one that does, because gen rank 7 needs it");
-  }
+  EXPECT_EQ(error_of([&] {
+              make_demand(one_tensor({4, 4}), one_map(hole), sharded({4, 4}, {2}, {7, 9}, {{0}}));
+            }),
+            "tensor w, box [0:2, 2:3]: found a missing source: no train rank covers it, "
+            "expected one that does, because gen rank 7 needs it");
 }
 
 TEST(Demand, FourBitCutsStayOnBytes) {

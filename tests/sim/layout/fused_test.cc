@@ -3,7 +3,6 @@
 #include <map>
 #include <set>
 
-#include "base/error.h"
 #include "tests/sim/layout/refused.h"
 #include "tests/sim/layout/small_model.h"
 

@@ -79,7 +79,8 @@ TEST(LayoutFile, MeshesWithoutRanksBeginAtTheFirstRank) {
 }
 
 TEST(LayoutFile, SplitsFollowTheirRule) {
-  // 8 rows over 3: chunk 3, 3, 2; balanced 3, 3, 2; over 5: chunk 2, 2, 2, 2, 0; balanced 2, 2, 2, 1, 1.
+  // 8 rows over 3: chunk 3, 3, 2; balanced 3, 3, 2; over 5: chunk 2, 2, 2, 2, 0; balanced 2, 2, 2,
+  // 1, 1.
   const Model model = tensors({"w"});
   const auto rows = [&](const std::string& split, int32_t rank) {
     const Layout layout = load(

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "sim/layout/layout.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
@@ -31,13 +32,9 @@ TEST(SplitRange, FollowsTorch) {
 }
 
 TEST(SplitRange, EvenRefusesWhatDoesNotDivide) {
-  try {
-    split_range(10, 4, 0, Split::kEven, "tensor w, dimension 0 over tp=4");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "tensor w, dimension 0 over tp=4: found extent 10, expected a multiple of 4");
-  }
+  EXPECT_EQ(
+      error_of([] { split_range(10, 4, 0, Split::kEven, "tensor w, dimension 0 over tp=4"); }),
+      "tensor w, dimension 0 over tp=4: found extent 10, expected a multiple of 4");
 }
 
 TEST(MakeMap, RefusesADimensionThatTheTensorLacks) {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "tests/sim/layout/small_model.h"
 
 namespace refit {
@@ -100,7 +99,8 @@ TEST(Megatron, KvHeadsAreSharedByNeighbours) {
 }
 
 TEST(Megatron, VocabularyIsPaddedBeforeItIsCut) {
-  // 10 rows: to a multiple of 1 * 4, which is 12, 3 each; of 2 * 4, which is 16, 4 each; of 128 * 4.
+  // 10 rows: to a multiple of 1 * 4, which is 12, 3 each; of 2 * 4, which is 16, 4 each; of 128 *
+  // 4.
   const Model model = make_small_model({.layers = 1, .vocab = 10});
   EXPECT_EQ(all_held(model, train("megatron:tp=4,vocab=1", model), "embed"),
             (Held{"[0:3, 0:8]", "[3:6, 0:8]", "[6:9, 0:8]", "[9:10, 0:8]"}));

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "tests/sim/layout/small_model.h"
 
 namespace refit {
@@ -115,8 +114,8 @@ TEST(Vllm, StagesBeforeTheLastTakeMore) {
 }
 
 TEST(Fsdp, ShardsWhatTensorParallelismLeaves) {
-  // Ranks (replica, shard, tp), tp fastest: rank = (replica * 2 + shard) * 2 + tp. q has 16 rows: tp
-  // 8 each, then shards of 4. o has 16 columns: tp cuts these, and the 8 rows are sharded.
+  // Ranks (replica, shard, tp), tp fastest: rank = (replica * 2 + shard) * 2 + tp. q has 16 rows:
+  // tp 8 each, then shards of 4. o has 16 columns: tp cuts these, and the 8 rows are sharded.
   const Model model = make_small_model({.layers = 1, .vocab = 10});
   const Layout layout = load_layout("fsdp:world=8,replicas=2,tp=2", model, Side::kTrain, 0);
   const char* q[] = {"[0:4, 0:8]", "[8:12, 0:8]", "[4:8, 0:8]", "[12:16, 0:8]"};

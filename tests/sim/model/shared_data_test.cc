@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/document.h"
-#include "base/file.h"
 #include "tests/sim/model/testing.h"
 
 namespace refit {

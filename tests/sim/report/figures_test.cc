@@ -11,14 +11,20 @@ namespace {
 
 using Parts = std::vector<float>;
 
-struct Replay {
+struct Run {
   Fabric fabric = SmallCluster{}.make(2);
-  std::vector<double> rates = link_rates(fabric, free_cost());
   Plan plan;
+  Replay replayed;
   Timeline timeline;
 
-  explicit Replay(const PlanWriter& writer) : plan(writer.write()) {
-    timeline = simulate(plan, fabric, free_cost(), {.entries = true});
+  explicit Run(const PlanWriter& writer)
+      : plan(writer.write()),
+        replayed(replay(plan, fabric, free_cost())),
+        timeline(make_timeline(plan, replayed, free_cost(), /*entries=*/true)) {}
+
+  Heat links(int32_t columns, int32_t rows) const {
+    return link_activity(replayed, link_uses(replayed, timeline.refit_s), fabric, timeline.refit_s,
+                         columns, rows);
   }
 };
 
@@ -31,7 +37,7 @@ PlanWriter two_in_a_row() {
 }
 
 TEST(Figures, RankActivity) {
-  const Replay run(two_in_a_row());
+  const Run run(two_in_a_row());
   ASSERT_DOUBLE_EQ(run.timeline.refit_s, 40);
   // Four spans of 10 s. Rank 1 does nothing and has no row.
   const Heat four = rank_activity(run.plan, run.timeline, 4);
@@ -47,7 +53,7 @@ TEST(Figures, OverlappingTransfersCountOnce) {
   PlanWriter writer(4, 1);
   writer.send(0, 2, 0, 0, 50);
   writer.send(0, 3, 0, 0, 100);
-  const Replay run(writer);
+  const Run run(writer);
   const Heat heat = rank_activity(run.plan, run.timeline, 3);
   EXPECT_EQ(heat.part, (Parts{1, 1, 1, 1, 1, 0, 1, 1, 1}));
 }
@@ -57,17 +63,17 @@ TEST(Figures, LinkActivityIsPartOfTheRate) {
   PlanWriter writer(4, 1);
   writer.send(0, 2, 0, 0, 100);
   writer.send(0, 3, 0, 0, 100);
-  const Replay run(writer);
-  const Heat heat = link_activity(run.plan, run.timeline, run.fabric, run.rates, 2, 10);
+  const Run run(writer);
+  const Heat heat = run.links(2, 10);
   EXPECT_EQ(heat.rows,
             (std::vector<std::string>{"n0.gpu0.nic0.out", "n1.gpu0.nic0.in", "n1.gpu1.nic0.in"}));
   EXPECT_EQ(heat.part, (Parts{1, 1, 0.5, 0.5, 0.5, 0.5}));
-  EXPECT_EQ(link_activity(run.plan, run.timeline, run.fabric, run.rates, 2, 1).rows.size(), 1U);
+  EXPECT_EQ(run.links(2, 1).rows.size(), 1U);
 }
 
-TEST(Figures, LinkLoadsAreSortedByUse) {
-  const Replay run(two_in_a_row());
-  const std::vector<LinkUse> loads = link_loads(run.timeline, run.rates);
+TEST(Figures, LinkUsesAreSortedByUse) {
+  const Run run(two_in_a_row());
+  const std::vector<LinkUsage> loads = link_uses(run.replayed, run.timeline.refit_s);
   ASSERT_EQ(loads.size(), 3U);
   EXPECT_EQ(run.fabric.links[static_cast<size_t>(loads[0].link)].name, "n0.gpu0.nic0.out");
   EXPECT_DOUBLE_EQ(loads[0].use, 1);
@@ -81,7 +87,7 @@ TEST(Figures, TrafficBetweenNodes) {
   writer.send(0, 2, 0, 0, 100);
   writer.send(1, 3, 0, 0, 30);
   writer.send(2, 3, 0, 1, 7);
-  const Replay run(writer);
+  const Run run(writer);
   const Traffic traffic = node_traffic(run.plan, 10);
   EXPECT_EQ(traffic.names, (std::vector<std::string>{"n0", "n1"}));
   EXPECT_EQ(traffic.bytes, (std::vector<int64_t>{0, 130, 0, 7}));
@@ -92,9 +98,9 @@ TEST(Figures, TrafficBetweenNodes) {
 }
 
 TEST(Figures, NothingMoves) {
-  const Replay run(PlanWriter(4, 1));
+  const Run run(PlanWriter(4, 1));
   EXPECT_TRUE(rank_activity(run.plan, run.timeline, 4).rows.empty());
-  EXPECT_TRUE(link_activity(run.plan, run.timeline, run.fabric, run.rates, 4, 4).rows.empty());
+  EXPECT_TRUE(run.links(4, 4).rows.empty());
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "plans/check.h"
 #include "sim/simulator/host_work.h"
 #include "sim/simulator/simulator.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
@@ -203,13 +203,8 @@ TEST(Baselines, RefusesWhatItsPeerCannotServe) {
   problem.gen.maps[0].shards[0].second[0].box.hi[0] = 9;  // 9 and 7 rows
   problem.gen.maps[0].shards[1].second[0].box.lo[0] = 9;
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  try {
-    search(problem, {.strategy = "m2n-chain"});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "m2n-chain: t0: found uneven shards on the gen side, expected even ones");
-  }
+  EXPECT_EQ(error_of([&] { search(problem, {.strategy = "m2n-chain"}); }, ErrorKind::kWork),
+            "m2n-chain: t0: found uneven shards on the gen side, expected even ones");
   EXPECT_NO_THROW(search(problem, {.strategy = "megatron"}));
 }
 
@@ -237,12 +232,8 @@ TEST(Choice, RefusesWithWhatIsKnown) {
       {"m2n-chain:order=dfs", "lb=node|uniform"},
   };
   for (const auto& [text, hint] : wrong) {
-    try {
-      parse_choice(text);
-      ADD_FAILURE() << text;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(hint), std::string::npos) << error.what();
-    }
+    SCOPED_TRACE(text);
+    expect_refused([&, &choice = text] { parse_choice(choice); }, {hint});
   }
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <random>
-#include <string>
 
 #include "base/error.h"
 #include "sim/search/problem.h"

@@ -42,6 +42,15 @@ void expect_chain(const Replay& replay, const std::vector<ChainPart>& chain,
   }
 }
 
+/// 0 sends to 2, on another lane 2 then to 3.
+Plan passed_on() {
+  PlanWriter writer(4, 2);
+  writer.send(0, 2, 0, 0, 100);
+  writer.send(2, 3, 1, 0, 100);
+  writer.wait(2, 1, 0, 0, 0);
+  return writer.write();
+}
+
 /// Everything that this rank sends comes from, and all that it receives goes to, its gen buffer.
 void forward_from_gen(Plan& plan, int32_t rank) {
   for (Piece& piece : plan.programs[static_cast<size_t>(rank)].pieces) piece.place = Place::kGen;
@@ -77,11 +86,7 @@ TEST(Critical, TheLaneRanTheStepBefore) {
 
 TEST(Critical, AForwardWaitsForItsData) {
   // 2 gets 100 bytes in 10 s and forwards them by NVLink in 1 s. The receiver was ready at 0.
-  PlanWriter writer(4, 2);
-  writer.send(0, 2, 0, 0, 100);
-  writer.send(2, 3, 1, 0, 100);
-  writer.wait(2, 1, 0, 0, 0);
-  Plan plan = writer.write();
+  Plan plan = passed_on();
   forward_from_gen(plan, 2);
   const Replay replay = run(plan, free_cost());
   expect_chain(replay, critical_chain(plan, replay, last_node(replay)),
@@ -95,11 +100,7 @@ TEST(Critical, AForwardWaitsForItsData) {
 
 TEST(Critical, AWaitWithoutDataIsForASlot) {
   // What 2 sends is its own: it waits only for memory that the receive had used.
-  PlanWriter writer(4, 2);
-  writer.send(0, 2, 0, 0, 100);
-  writer.send(2, 3, 1, 0, 100);
-  writer.wait(2, 1, 0, 0, 0);
-  const Plan plan = writer.write();
+  const Plan plan = passed_on();
   const Replay replay = run(plan, free_cost());
   const std::vector<ChainPart> chain = critical_chain(plan, replay, last_node(replay));
   EXPECT_EQ(chain[3].cause, Cause::kSlot);
@@ -146,8 +147,8 @@ TEST(Critical, WhatHoldsTheRateAndWhatItWouldBeAlone) {
 
 TEST(Critical, TheHolderIsWhatHeldForLongest) {
   // 0 sends 100 to 2 and 40 to 3, 1 sends 20 to 2. The NIC of 0 gives 5 each; so does that of 2, of
-  // equal level, until 1's 20 are over at 4 s. 40 end at 8; then 60 are left at 10: 14 s. For 8 s it
-  // is the port of 0 that is full at 5.
+  // equal level, until 1's 20 are over at 4 s. 40 end at 8; then 60 are left at 10: 14 s. For 8 s
+  // it is the port of 0 that is full at 5.
   PlanWriter writer(4, 1);
   writer.send(0, 2, 0, 0, 100);
   writer.send(0, 3, 0, 0, 40);
@@ -216,7 +217,8 @@ TEST(Critical, RandomTransfersTakeAtLeastAsLongAsAlone) {
 }
 
 TEST(Usage, LinksBusyAndIdle) {
-  // NIC of 0: busy 0..10, then its step waits for the one of channel 1, NVLink 0..30: idle until 30.
+  // NIC of 0: busy 0..10, then its step waits for the one of channel 1, NVLink 0..30: idle until
+  // 30.
   PlanWriter writer(4, 2);
   writer.send(0, 2, 0, 0, 100);
   writer.send(0, 1, 1, 0, 3000);

@@ -10,7 +10,8 @@
 namespace refit {
 namespace {
 
-/// 4 channels in all; by NVLink 4 a peer of 20, by network 2 of 3; chunks of 1 KiB, nothing to fill.
+/// 4 channels in all; by NVLink 4 a peer of 20, by network 2 of 3; chunks of 1 KiB, nothing to
+/// fill.
 CostModel channel_cost() {
   CostModel cost = free_cost();
   cost.nccl.channels = 4;
@@ -34,8 +35,8 @@ TEST(NcclReplay, ChannelsCapAMessage) {
 }
 
 TEST(NcclReplay, OneNetworkPeerThrottlesNvlink) {
-  // The same message, and somebody else on the channel at the other node: P = 2, three ranks, p = 1;
-  // parts of at most 1 KiB: doubled to 2. A message of 1 KiB would have 1 channel: 20 bytes/s.
+  // The same message, and somebody else on the channel at the other node: P = 2, three ranks, p =
+  // 1; parts of at most 1 KiB: doubled to 2. A message of 1 KiB would have 1 channel: 20 bytes/s.
   PlanWriter writer(4, 1);
   writer.send(0, 1, 0, 0, 1024);
   EXPECT_DOUBLE_EQ(refit_s(writer, channel_cost()), 1024 / 40.0);

@@ -5,8 +5,8 @@
 #include "sim/simulator/simulator.h"
 #include "tests/sim/simulator/small.h"
 
-// Published point-to-point measurements against the simulator, from 16 MiB up. A row that supplied a
-// constant of the cost model is marked as a fit; the others were not looked at for it. Sources of
+// Published point-to-point measurements against the simulator, from 16 MiB up. A row that supplied
+// a constant of the cost model is marked as a fit; the others were not looked at for it. Sources of
 // the constants: topologies/cost.
 
 namespace refit {
@@ -44,8 +44,8 @@ INSTANTIATE_TEST_SUITE_P(
     Measured, PublishedRow,
     ::testing::Values(
         // NCCL send/recv between two H100s both ways, aggregate / 2: meta-pytorch/torchcomms
-        // comms/prims/docs/P2pNvlSendRecvBenchmark.md. Supplied the start-up (1 byte) and the rate of
-        // a channel (16 to 256 MiB).
+        // comms/prims/docs/P2pNvlSendRecvBenchmark.md. Supplied the start-up (1 byte) and the rate
+        // of a channel (16 to 256 MiB).
         Row{"NcclH100_16MiB", "dgx-h100", "nccl-h100", 1, true, 16 * kMiB, 205.5e9, true},
         Row{"NcclH100_64MiB", "dgx-h100", "nccl-h100", 1, true, 64 * kMiB, 262e9, true},
         Row{"NcclH100_256MiB", "dgx-h100", "nccl-h100", 1, true, 256 * kMiB, 302.5e9, true},
