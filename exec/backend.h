@@ -26,6 +26,11 @@ struct Strided {
   }
 };
 
+/// Where buffers and packed messages begin, in bytes: what GPUs and vector units like; also keeps
+/// them off each other's cache lines.
+inline constexpr int64_t kAlignment = 256;
+inline int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 /// One end of a transfer, resolved to addresses. What is sent is the concatenation of the boxes.
 struct Part {
   int32_t peer = -1;

@@ -3,9 +3,6 @@
 // an HMAC-SHA256 under the token of its own name and content.
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include <chrono>
 #include <filesystem>
@@ -14,31 +11,17 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "exec/bootstrap.h"
+#include "exec/clock.h"
+#include "exec/secret.h"
 
 namespace refit {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr size_t kProofBytes = 32;
-
-std::string make_proof(const std::string& token, std::string_view text) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned length = 0;
-  HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-       reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, &length);
-  return {reinterpret_cast<const char*>(digest), length};
-}
-
 class FileBootstrap final : public Bootstrap {
  public:
   explicit FileBootstrap(const BootstrapOptions& options) : options_(options) {
-    std::string job;
-    for (const char byte : make_proof(options.token, "job").substr(0, 8)) {
-      job += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-    }
-    stem_ = options.folder + "/refit-" + job;
+    stem_ = options.folder + "/refit-" + print_hex(make_proof(options.token, "job").substr(0, 8));
     if (!std::filesystem::is_directory(options.folder)) {
       fail("REFIT_BOOTSTRAP_DIR", quote(options.folder), "a folder that all ranks see");
     }
@@ -64,8 +47,7 @@ class FileBootstrap final : public Bootstrap {
     }
     const int64_t round = round_++;
     write_file(name(round, rank()), seal(name(round, rank()), mine));
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                             std::chrono::duration<double>(options_.timeout_s));
+    const Clock::time_point deadline = from_now(options_.timeout_s);
     std::vector<std::string> blobs;
     while (std::ssize(blobs) < world()) {
       const std::string path = name(round, static_cast<int32_t>(blobs.size()));
@@ -82,6 +64,7 @@ class FileBootstrap final : public Bootstrap {
         publish_failure(reason);
         throw Error(reason, ErrorKind::kWork);
       }
+      // Nothing to block on: inotify does not see what other hosts write into a shared folder.
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     // All ranks have written this round, so all have read the one before it.
@@ -129,8 +112,7 @@ class FileBootstrap final : public Bootstrap {
     }
     const std::string proof = content.substr(content.size() - kProofBytes);
     content.resize(content.size() - kProofBytes);
-    const std::string expected = make_proof(options_.token, bare + ' ' + content);
-    if (CRYPTO_memcmp(proof.data(), expected.data(), kProofBytes) != 0) {
+    if (!equal_secrets(proof, make_proof(options_.token, bare + ' ' + content))) {
       throw Error(fmt::format("{}: found a file of a stranger, expected one of this job", path),
                   ErrorKind::kWork);
     }

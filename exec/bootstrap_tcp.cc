@@ -12,10 +12,6 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,15 +27,15 @@
 
 #include "base/error.h"
 #include "exec/bootstrap.h"
+#include "exec/clock.h"
+#include "exec/secret.h"
 
 namespace refit {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr char kMagic[4] = {'R', 'F', 'T', '1'};
-constexpr size_t kHeadBytes = 16, kNonceBytes = 32, kProofBytes = 32;
+constexpr size_t kHeadBytes = 16, kNonceBytes = 32;
 constexpr size_t kLongestGreeting = 256;  // of a frame from someone who has not proved anything
 constexpr size_t kMostStrangers = 4096;   // connections that have not proved anything
 constexpr double kStrangerPatience_s = 10;
@@ -51,11 +47,6 @@ struct Frame {
   int32_t rank = 0;
   std::string payload;
 };
-
-Clock::time_point from_now(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 Error system_error(const std::string& what) {
   return Error(fmt::format("bootstrap: {}: {}", what, std::strerror(errno)), ErrorKind::kWork);
@@ -79,27 +70,10 @@ std::string print_frame(Kind kind, int32_t rank, std::string_view payload) {
   return out.append(payload);
 }
 
-std::string fresh_nonce() {
-  std::string nonce(kNonceBytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), kNonceBytes) != 1) {
-    throw Error("bootstrap: no random numbers", ErrorKind::kWork);
-  }
-  return nonce;
-}
-
-std::string make_proof(const std::string& token, std::string_view role, std::string_view server,
+std::string prove_role(const std::string& token, std::string_view role, std::string_view server,
                        std::string_view client, int32_t rank, int32_t world) {
   std::string text = fmt::format("{} {} {} ", role, rank, world);
-  text.append(server).append(client);
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned length = 0;
-  HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-       reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest, &length);
-  return {reinterpret_cast<const char*>(digest), length};
-}
-
-bool equal_secrets(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  return make_proof(token, text.append(server).append(client));
 }
 
 /// A socket that frames come out of.
@@ -395,7 +369,7 @@ bool TcpBootstrap::admit(Link& link, const std::string& nonce) {
   const std::string proof = payload.substr(4 + kNonceBytes);
   const auto world = static_cast<int32_t>(get_number(payload, 0));
   if (!equal_secrets(proof,
-                     make_proof(options_.token, "client", nonce, client, frame->rank, world))) {
+                     prove_role(options_.token, "client", nonce, client, frame->rank, world))) {
     throw Error("bootstrap: found a stranger", ErrorKind::kWork);
   }
   // From here on it is one of the job: what it says is wrong fails the job.
@@ -412,7 +386,7 @@ bool TcpBootstrap::admit(Link& link, const std::string& nonce) {
     throw Error(failure_, ErrorKind::kWork);
   }
   link.send(print_frame(Kind::kWelcome, 0,
-                        make_proof(options_.token, "server", nonce, client, frame->rank, world)),
+                        prove_role(options_.token, "server", nonce, client, frame->rank, world)),
             Clock::now() + std::chrono::seconds(5));
   links_[static_cast<size_t>(frame->rank)] = std::move(link);
   return true;
@@ -477,7 +451,7 @@ void TcpBootstrap::meet_all() {
     while (strangers.size() < kMostStrangers) {
       const int socket = ::accept(listener.socket(), nullptr, nullptr);
       if (socket < 0) break;
-      Stranger stranger{Link(socket), fresh_nonce(), from_now(kStrangerPatience_s)};
+      Stranger stranger{Link(socket), random_bytes(kNonceBytes), from_now(kStrangerPatience_s)};
       if (stranger.link.send(print_frame(Kind::kGreet, 0, stranger.nonce), Clock::now())) {
         strangers.push_back(std::move(stranger));
       }
@@ -515,6 +489,7 @@ void TcpBootstrap::meet_root() {
     }
     ::close(socket);
     if (Clock::now() > deadline) throw late("nobody listens");
+    // Nothing to block on: a host that nobody listens on refuses at once.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   const auto next = [&]() -> Frame {
@@ -538,16 +513,16 @@ void TcpBootstrap::meet_root() {
   if (greeting.kind != Kind::kGreet || greeting.payload.size() != kNonceBytes) {
     throw Error("bootstrap: found no greeting of rank 0", ErrorKind::kWork);
   }
-  const std::string nonce = fresh_nonce();
+  const std::string nonce = random_bytes(kNonceBytes);
   std::string hello;
   put_number(hello, static_cast<uint32_t>(options_.world));
-  hello += nonce + make_proof(options_.token, "client", greeting.payload, nonce, options_.rank,
+  hello += nonce + prove_role(options_.token, "client", greeting.payload, nonce, options_.rank,
                               options_.world);
   link.send(print_frame(Kind::kHello, options_.rank, hello), deadline);
   const Frame welcome = next();
   if (welcome.kind == Kind::kFail) throw Error(welcome.payload, ErrorKind::kWork);
   if (welcome.kind != Kind::kWelcome ||
-      !equal_secrets(welcome.payload, make_proof(options_.token, "server", greeting.payload, nonce,
+      !equal_secrets(welcome.payload, prove_role(options_.token, "server", greeting.payload, nonce,
                                                  options_.rank, options_.world))) {
     throw Error(fmt::format("rank {}: {} port {} cannot prove that it knows the job token",
                             options_.rank, options_.address, options_.port),

@@ -116,6 +116,43 @@ float decode_e4m3(uint32_t bits) {
   return bits & 0x80U ? -value : value;
 }
 
+float decode_bf16(uint32_t bits) { return float_of(bits << 16); }
+
+float decode_e8m0(uint32_t bits) {
+  return bits == 0xff ? float_of(0x7fc00000U) : std::ldexp(1.0F, static_cast<int>(bits) - 127);
+}
+
+struct Codec {
+  float (*decode)(uint32_t bits);
+  uint32_t (*encode)(float value);
+};
+
+Codec codec_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFp32:
+      return {float_of, bits_of};
+    case Dtype::kBf16:
+      return {decode_bf16, encode_bf16};
+    case Dtype::kFp16:
+      return {decode_fp16, encode_fp16};
+    case Dtype::kFp8E4m3:
+      return {decode_e4m3, encode_e4m3};
+    case Dtype::kFp4E2m1:
+      return {decode_e2m1, encode_e2m1};
+    case Dtype::kE8m0:
+      return {decode_e8m0, encode_e8m0};
+    case Dtype::kFp64:
+    case Dtype::kFp8E5m2:
+    case Dtype::kInt64:
+    case Dtype::kInt32:
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+      break;
+  }
+  REFIT_CHECK(false);
+  return {};
+}
+
 template <typename Bits, typename Decode>
 void decode_all(const std::byte* from, int64_t count, float* values, Decode decode_one) {
   for (int64_t i = 0; i < count; ++i) {
@@ -220,7 +257,7 @@ class Matrix {
         divisor = scale = or_one(most / kE4m3Largest);
         return;
       case Format::kMxfp8:
-        divisor = scale = decode(Dtype::kE8m0, encode_e8m0(most / kE4m3Largest));
+        divisor = scale = decode_e8m0(encode_e8m0(most / kE4m3Largest));
         return;
       case Format::kNvfp4:
         scale = most > 0 ? std::max(most / (kE2m1Largest * global_), kE4m3Smallest) : 1;
@@ -245,63 +282,14 @@ class Matrix {
 
 }  // namespace
 
-float decode(Dtype dtype, uint32_t bits) {
-  switch (dtype) {
-    case Dtype::kFp32:
-      return float_of(bits);
-    case Dtype::kBf16:
-      return float_of(bits << 16);
-    case Dtype::kFp16:
-      return decode_fp16(bits);
-    case Dtype::kFp8E4m3:
-      return decode_e4m3(bits);
-    case Dtype::kFp4E2m1:
-      return decode_e2m1(bits);
-    case Dtype::kE8m0:
-      return bits == 0xff ? float_of(0x7fc00000U) : std::ldexp(1.0F, static_cast<int>(bits) - 127);
-    case Dtype::kFp64:
-    case Dtype::kFp8E5m2:
-    case Dtype::kInt64:
-    case Dtype::kInt32:
-    case Dtype::kInt8:
-    case Dtype::kUint8:
-      break;
-  }
-  REFIT_CHECK(false);
-  return 0;
-}
-
-uint32_t encode(Dtype dtype, float value) {
-  switch (dtype) {
-    case Dtype::kFp32:
-      return bits_of(value);
-    case Dtype::kBf16:
-      return encode_bf16(value);
-    case Dtype::kFp16:
-      return encode_fp16(value);
-    case Dtype::kFp8E4m3:
-      return encode_e4m3(value);
-    case Dtype::kFp4E2m1:
-      return encode_e2m1(value);
-    case Dtype::kE8m0:
-      return encode_e8m0(value);
-    case Dtype::kFp64:
-    case Dtype::kFp8E5m2:
-    case Dtype::kInt64:
-    case Dtype::kInt32:
-    case Dtype::kInt8:
-    case Dtype::kUint8:
-      break;
-  }
-  REFIT_CHECK(false);
-  return 0;
-}
+float decode(Dtype dtype, uint32_t bits) { return codec_of(dtype).decode(bits); }
+uint32_t encode(Dtype dtype, float value) { return codec_of(dtype).encode(value); }
 
 void decode_row(Dtype dtype, const std::byte* from, int64_t count, float* values) {
   if (dtype == Dtype::kFp32) {
     std::memcpy(values, from, static_cast<size_t>(count) * sizeof(float));
   } else if (dtype == Dtype::kBf16) {
-    decode_all<uint16_t>(from, count, values, [](uint32_t bits) { return float_of(bits << 16); });
+    decode_all<uint16_t>(from, count, values, decode_bf16);
   } else if (dtype == Dtype::kFp16) {
     decode_all<uint16_t>(from, count, values, decode_fp16);
   } else if (dtype == Dtype::kFp4E2m1) {
@@ -310,7 +298,7 @@ void decode_row(Dtype dtype, const std::byte* from, int64_t count, float* values
       values[i] = decode_e2m1(i % 2 == 0 ? pair & 15U : pair >> 4);
     }
   } else {
-    decode_all<uint8_t>(from, count, values, [&](uint32_t bits) { return decode(dtype, bits); });
+    decode_all<uint8_t>(from, count, values, codec_of(dtype).decode);
   }
 }
 
@@ -329,7 +317,7 @@ void encode_row(Dtype dtype, const float* values, int64_t count, std::byte* to) 
   } else if (dtype == Dtype::kFp8E4m3) {
     encode_all<uint8_t>(values, count, to, encode_e4m3);
   } else {
-    encode_all<uint8_t>(values, count, to, [&](float value) { return encode(dtype, value); });
+    encode_all<uint8_t>(values, count, to, codec_of(dtype).encode);
   }
 }
 

@@ -26,16 +26,11 @@
 #include <utility>
 
 #include "base/units.h"
+#include "exec/clock.h"
 
 namespace refit {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point time) {
-  return std::chrono::duration<double>(Clock::now() - time).count();
-}
 
 /// What travels: a head and `length` bytes of text.
 struct Head {

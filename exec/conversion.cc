@@ -51,23 +51,6 @@ class Rows {
   std::byte* const memory_;
 };
 
-/// Calls visit(first element, elements) for every row of the box.
-template <typename Visit>
-void visit_rows(const Box& box, Visit visit) {
-  const int outer = box.dims() - 1;  // dimensions before the row's
-  const int64_t count = outer < 0 ? 1 : box.extent(outer);
-  Dims at = box.lo;
-  while (true) {
-    visit(at, count);
-    int dim = outer - 1;
-    while (dim >= 0 && ++at[dim] == box.hi[dim]) {
-      at[dim] = box.lo[dim];
-      --dim;
-    }
-    if (dim < 0) return;
-  }
-}
-
 }  // namespace
 
 Conversion make_conversion(const Plan& plan, int32_t rank, const Piece& piece, std::byte* memory,

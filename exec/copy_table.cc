@@ -14,10 +14,6 @@ namespace refit {
 
 namespace {
 
-constexpr int64_t kAlignment = 256;
-
-int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 /// Sizes, in bytes, of what the dimensions of an area repeat: its run, its innermost rows, ... up to
 /// the whole.
 std::vector<int64_t> block_sizes(const Strided& area) {

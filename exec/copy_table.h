@@ -88,7 +88,7 @@ struct DeviceStep {
 /// Bytes of packing that the group needs on this rank.
 int64_t packing_bytes(const Group& group, int32_t rank);
 
-/// `packing` has packing_bytes(group, rank) bytes, at a multiple of 256.
+/// `packing` has packing_bytes(group, rank) bytes, at a multiple of kAlignment.
 DeviceStep make_device_step(const Group& group, int32_t rank, std::byte* packing);
 
 }  // namespace refit

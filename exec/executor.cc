@@ -3,26 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "exec/clock.h"
 #include "exec/conversion.h"
 #include "exec/strided.h"
 
 namespace refit {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kAlignment =
-    256;  // what GPUs and vector units like; also keeps buffers off each other's cache lines
-
-int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// Bytes of every buffer of a side on a rank, by buffer id; 0 where the rank has none.
 std::vector<int64_t> buffer_bytes(const Plan& plan, Side side, int32_t rank) {
@@ -101,7 +94,6 @@ struct Executor::State {
   template <typename Hook, typename... Args>
   void call(const char* name, const Hook& hook, const Args&... args) const;
   void replay();
-  double now_s() const;
   bool post_ready();
   bool may_begin(size_t group) const;
   [[noreturn]] void report_stall() const;
@@ -343,11 +335,11 @@ bool Executor::State::post_ready() {
     for (Queue& queue : queues) {
       while (!queue.running && queue.next < queue.last && may_begin(queue.next)) {
         const Group& group = groups[queue.next];
-        times[queue.next].begin_s = now_s();
+        times[queue.next].begin_s = seconds_since(start);
         KnownScales known;  // nothing that the group reads changes until it ends
         for (const auto& [from, to] : copies[queue.next]) copy_piece(from, to, &known);
         if (group.sends.empty() && group.recvs.empty()) {
-          times[queue.next].end_s = now_s();
+          times[queue.next].end_s = seconds_since(start);
           ended[queue.next++] = 1;
           again = true;
         } else {
@@ -385,10 +377,6 @@ void Executor::State::call(const char* name, const Hook& hook, const Args&... ar
   }
 }
 
-double Executor::State::now_s() const {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 void Executor::State::replay() {
   queues = first_queues;
   ended.assign(groups.size(), 0);
@@ -396,7 +384,7 @@ void Executor::State::replay() {
     Queue& queue = queues[static_cast<size_t>(backend.wait_any())];
     REFIT_CHECK(queue.running);
     for (const Conversion& conversion : unpacks[queue.next]) unpack(conversion);
-    times[queue.next].end_s = now_s();
+    times[queue.next].end_s = seconds_since(start);
     ended[queue.next++] = 1;
     queue.running = false;
   }
@@ -420,7 +408,7 @@ ReplayTimes Executor::run(int64_t version) {
     state.start = Clock::now();
     if (state.backend.begin_replay()) state.replay();
     state.backend.end_replay();
-    times.refit_s = state.now_s();
+    times.refit_s = seconds_since(state.start);
     if (writes) state.call("finalize", state.hooks.finalize, state.written);
     state.backend.barrier();  // success means that every rank finished: the commit
   } catch (const std::exception& error) {

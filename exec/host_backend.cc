@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -15,14 +14,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "exec/clock.h"
 #include "exec/machine.h"
 #include "exec/strided.h"
 
 namespace refit {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// What one rank tells another. The part of an offer stays valid until its receipt, unless the
 /// sender closes its inbox.
@@ -182,10 +180,8 @@ void HostWorld::Rank::read_inbox(bool block) {
   Inbox& inbox = shared_.inbox(rank_);
   {
     std::unique_lock lock(inbox.mutex);
-    const auto timeout = std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(shared_.timeout_s));
     int64_t copies_seen = shared_.copies_ended;
-    Clock::time_point deadline = Clock::now() + timeout;
+    Clock::time_point deadline = from_now(shared_.timeout_s);
     while (block && inbox.notes.empty() && !shared_.aborted) {
       if (inbox.changed.wait_until(lock, deadline) == std::cv_status::no_timeout) continue;
       if (!inbox.notes.empty() || shared_.aborted) break;
@@ -194,7 +190,7 @@ void HostWorld::Rank::read_inbox(bool block) {
         throw Error(describe_stall(), ErrorKind::kWork);
       }
       copies_seen = copies;
-      deadline = Clock::now() + timeout;
+      deadline = from_now(shared_.timeout_s);
     }
     if (shared_.aborted) shared_.report_abort();
     notes_.swap(inbox.notes);

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <cerrno>
 #include <chrono>
@@ -40,6 +42,12 @@ Mapping::Mapping(Mapping&& other) noexcept
 
 Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 int64_t available_memory() {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace refit {
 
@@ -21,6 +22,8 @@ class Mapping {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
 };
+
+std::string host_name();
 
 /// Bytes that this process can still take without swapping (MemAvailable of /proc/meminfo, and the
 /// limit of its control group, where there is one); INT64_MAX when the system does not say.

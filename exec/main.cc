@@ -84,14 +84,11 @@ std::unique_ptr<Bootstrap> meet(double timeout_s, int32_t* device) {
 #endif
 
 std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& how) {
-  Outcome outcome;
-  outcome.backend = options.backend;
-  outcome.verified = options.verify;
-  outcome.cores = core_count();
   if (options.backend == "host") {
+    Outcome outcome;
     outcome.loaded = load_plan(options.plan);
     refuse_faulty(outcome.loaded.plan, options.plan);
-    outcome.memcpy_rate = measure_memcpy(outcome.cores);  // before the buffers take the memory
+    outcome.memcpy_rate = measure_memcpy(core_count());  // before the buffers take the memory
     outcome.report = replay_on_host(outcome.loaded.plan, how);
     return outcome;
   }
@@ -99,12 +96,7 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
   if (options.backend == "mpi") {
     std::vector<int32_t> rank_map;
     if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
-    std::optional<MpiOutcome> done = replay_on_mpi(options.plan, rank_map, how);
-    if (!done) return {};
-    outcome.loaded = std::move(done->loaded);
-    outcome.report = std::move(done->report);
-    outcome.hosts = done->hosts;
-    return outcome;
+    return replay_on_mpi(options.plan, rank_map, how);
   }
 #endif
 #ifdef REFIT_HAVE_NCCL
@@ -119,10 +111,7 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
     std::optional<NcclOutcome> done = replay_on_nccl(options.plan, *gpu, *bootstrap, how, nccl);
     if (!done) return {};
     log_line("refit-exec: " + done->device);
-    outcome.loaded = std::move(done->loaded);
-    outcome.report = std::move(done->report);
-    outcome.hosts = done->hosts;
-    return outcome;
+    return std::move(*done);
   }
 #endif
   return {};
@@ -159,8 +148,11 @@ void replay(const Options& options) {
     };
   }
 
-  const std::optional<Outcome> outcome = replay_on(options, how);
+  std::optional<Outcome> outcome = replay_on(options, how);
   if (!outcome) return;  // rank 0 speaks for all
+  outcome->backend = options.backend;
+  outcome->verified = options.verify;
+  outcome->cores = core_count();
   const bool json_to_stdout = options.json == "-";
   fmt::print(json_to_stdout ? stderr : stdout, "{}", report_text(*outcome));
   if (options.json.empty()) return;

@@ -25,4 +25,21 @@ void visit_matrices(const Box& box, Visit visit) {
   }
 }
 
+/// Calls visit(first element, elements) for every row of the box, which is not empty.
+template <typename Visit>
+void visit_rows(const Box& box, Visit visit) {
+  const int outer = box.dims() - 1;  // dimensions before the row's
+  const int64_t count = outer < 0 ? 1 : box.extent(outer);
+  Dims at = box.lo;
+  while (true) {
+    visit(at, count);
+    int dim = outer - 1;
+    while (dim >= 0 && ++at[dim] == box.hi[dim]) {
+      at[dim] = box.lo[dim];
+      --dim;
+    }
+    if (dim < 0) return;
+  }
+}
+
 }  // namespace refit

@@ -16,14 +16,13 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "exec/clock.h"
 #include "exec/machine.h"
 #include "exec/strided.h"
 
 namespace refit {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kFragment = int64_t{1} << 20;  // large enough for full rate, small enough to pack
 constexpr int64_t kLargeRun = int64_t{1} << 16;
@@ -72,7 +71,8 @@ struct Running {
   size_t left = 0;  // messages
 };
 
-/// Pauses that grow while nothing happens: ranks may outnumber cores.
+/// Pauses that grow while nothing happens: ranks may outnumber cores. A blocking call of MPI would
+/// neither let them in (it spins) nor hear of a failure elsewhere.
 class Idle {
  public:
   explicit Idle(bool may_spin) : spins_(may_spin ? 2000 : 0) {}
@@ -283,8 +283,7 @@ int32_t MpiBackend::wait_any() {
     if (now != progress) {
       progress = now;
       moved_at = Clock::now();
-    } else if (Clock::now() - moved_at >
-               std::chrono::duration<double>(control_.timeout_s() + control_.delay_s())) {
+    } else if (seconds_since(moved_at) > control_.timeout_s() + control_.delay_s()) {
       throw Error(describe_stall(), ErrorKind::kWork);
     }
   }

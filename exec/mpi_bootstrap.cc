@@ -1,15 +1,14 @@
 #include "exec/mpi_bootstrap.h"
 
-#include <fmt/format.h>
 #include <mpi.h>
-#include <openssl/rand.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
 #include <string>
 
 #include "base/error.h"
+#include "exec/machine.h"
+#include "exec/secret.h"
 
 namespace refit {
 
@@ -44,23 +43,11 @@ class MpiBootstrap final : public Bootstrap {
   const bool initialised_;  // by us
 };
 
-std::string fresh_token() {
-  std::array<unsigned char, 16> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
-    throw Error("bootstrap: no random numbers", ErrorKind::kWork);
-  }
-  std::string token;
-  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
-  return token;
-}
-
 std::string own_address() {
   for (const char* name : {"REFIT_MASTER_ADDR", "REFIT_BIND_ADDR"}) {
     if (const char* address = std::getenv(name)) return address;
   }
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
+  return host_name();
 }
 
 void share(Invitation& invitation) {
@@ -86,7 +73,7 @@ MpiMeeting meet_by_mpi(double timeout_s) {
   Invitation invitation;
   if (options.rank == 0) {
     options.address = own_address();
-    options.token = fresh_token();
+    options.token = print_hex(random_bytes(16));
     if (const char* bind = std::getenv("REFIT_BIND_ADDR")) options.bind_address = bind;
     options.address.copy(invitation.address.data(), invitation.address.size() - 1);
     options.token.copy(invitation.token.data(), invitation.token.size() - 1);

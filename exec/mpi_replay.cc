@@ -1,113 +1,48 @@
 #include "exec/mpi_replay.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "base/console.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/units.h"
+#include "exec/hello.h"
 #include "exec/mpi_backend.h"
-#include "exec/placement.h"
-#include "exec/report.h"
 
 namespace refit {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr double kGrace =
     0.5;  // seconds until a process that hangs in MPI after a failure is ended
 
-Whereabouts whereabouts() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  const char* node = std::getenv("REFIT_NODE");
-  const char* domain = std::getenv("REFIT_NVLINK_DOMAIN");
-  Whereabouts where;
-  where.host = node == nullptr ? host.data() : node;
-  where.nvlink_domain = domain == nullptr ? where.host : domain;
-  return where;
-}
-
-/// What a rank says of itself before the first byte.
-std::string hello_text(const LoadedPlan& loaded, const std::string& error, ErrorKind kind,
-                       const ReplayOptions& options) {
-  const Whereabouts where = whereabouts();
-  return Json{{"version", REFIT_VERSION},
-              {"digest", loaded.saved.digest},
-              {"options", fmt::format("--iterations {}{}", options.iterations,
-                                      options.verify ? " --verify" : "")},
-              {"error", error},
-              {"input", kind == ErrorKind::kInput},
-              {"host", where.host},
-              {"domain", where.nvlink_domain}}
-      .dump();
-}
-
-/// On rank 0: throws unless all agree. Returns the number of hosts.
-int32_t compare(const std::vector<std::string>& texts, const Plan& plan) {
-  std::vector<Json> hellos;
-  std::vector<Whereabouts> where;
-  std::set<std::string> hosts;
-  for (size_t r = 0; r < texts.size(); ++r) {
-    const Json& hello = hellos.emplace_back(Json::parse(texts[r]));
-    if (hello.at("error") != "") {
-      throw Error(fmt::format("rank {}: {}", r, hello.at("error").get<std::string>()),
-                  hello.at("input") ? ErrorKind::kInput : ErrorKind::kWork);
-    }
-    for (const char* what : {"version", "digest", "options"}) {
-      if (hello.at(what) == hellos[0].at(what)) continue;
-      fail(fmt::format("{} of rank {}", what, r), hello.at(what).get<std::string>(),
-           fmt::format("{} as on rank 0", hellos[0].at(what).get<std::string>()));
-    }
-    where.push_back({hello.at("host"), hello.at("domain")});
-    hosts.insert(where.back().host);
-  }
-  if (texts.size() != plan.ranks.size()) {
-    fail("processes", std::to_string(texts.size()),
-         fmt::format("{}: one for each rank of the plan", plan.ranks.size()));
-  }
-  if (check_placement(plan, where)) {
-    log_line("refit-exec: all ranks on one host: a rehearsal, times say nothing about the fabric");
-  }
-  return static_cast<int32_t>(hosts.size());
-}
-
 /// Rank 0 reads and checks all of the plan, the others what concerns them.
 LoadedPlan load_part(const std::string& path, int32_t rank, int32_t world) {
-  if (rank > 0) {
-    LoadedPlan part = load_plan_for_rank(path, rank);
-    return part;
-  }
+  if (rank > 0) return load_plan_for_rank(path, rank);
   LoadedPlan whole = load_plan(path);
   if (std::ssize(whole.plan.ranks) == world) refuse_faulty(whole.plan, path);
   return whole;
 }
 
-std::optional<MpiOutcome> replay(MpiWorld& world, const std::string& path,
-                                 const ReplayOptions& options) {
+std::optional<Outcome> replay(MpiWorld& world, const std::string& path,
+                              const ReplayOptions& options) {
   Control& control = world.control();
-  MpiOutcome outcome;
-  std::string error;
-  ErrorKind kind = ErrorKind::kInput;
+  Outcome outcome;
+  std::optional<Error> refused;
   try {
     outcome.loaded = load_part(path, world.rank(), world.world());
-  } catch (const Error& failure) {
-    error = failure.what();
-    kind = failure.kind();
+  } catch (const Error& error) {
+    refused = error;
   }
-  const auto hellos = control.gather(hello_text(outcome.loaded, error, kind, options));
-  if (world.rank() == 0) outcome.hosts = compare(hellos, outcome.loaded.plan);
+  const auto hellos = control.gather(print_hello(outcome.loaded, options, refused));
+  if (world.rank() == 0) {
+    const Agreement agreement = compare_hellos(hellos, outcome.loaded.plan);
+    if (agreement.rehearsal) report_rehearsal();
+    outcome.hosts = agreement.hosts;
+  }
   control.barrier();
 
   const Plan& plan = outcome.loaded.plan;
@@ -118,9 +53,7 @@ std::optional<MpiOutcome> replay(MpiWorld& world, const std::string& path,
   const auto texts = control.gather(write_rank_report(mine));
   control.barrier();  // all have verified what they have: only now is it a success
   if (world.rank() > 0) return {};
-  std::vector<RankReport> ranks;
-  for (const std::string& text : texts) ranks.push_back(read_rank_report(text));
-  outcome.report = summarize(std::move(ranks));
+  outcome.report = summarize(read_rank_reports(texts));
   return outcome;
 }
 
@@ -142,9 +75,9 @@ std::vector<int32_t> load_rank_map(const std::string& path) {
   return map;
 }
 
-std::optional<MpiOutcome> replay_on_mpi(const std::string& path,
-                                        const std::vector<int32_t>& process_of,
-                                        const ReplayOptions& options) {
+std::optional<Outcome> replay_on_mpi(const std::string& path,
+                                     const std::vector<int32_t>& process_of,
+                                     const ReplayOptions& options) {
   MpiWorld world(process_of, options.timeout_s);
   world.control().on_hang(kGrace, [](const Error& error) {
     log_line(std::string("refit-exec: ") + error.what());

@@ -6,31 +6,23 @@
 #include <vector>
 
 #include "exec/replay.h"
-#include "plans/plan_io.h"
+#include "exec/report.h"
 
 namespace refit {
 
-/// What rank 0 knows in the end.
-struct MpiOutcome {
-  LoadedPlan loaded;
-  ReplayReport report;
-  int32_t hosts = 0;
-};
-
 /// Replays the plan file as one of the processes that mpirun has started; all of them call it.
-/// Returns the outcome on rank 0, nothing on the others.
+/// Returns the outcome on rank 0 (plan, report and hosts of it), nothing on the others.
 ///
 /// Before the first byte rank 0 compares what all ranks say of themselves: version, digest, number
 /// of ranks, options, and where they run. Ranks of one node (NVLink domain) of the plan have to
 /// share a host (domain), and others may not, unless all run on one host: a rehearsal, said on
-/// stderr. REFIT_NODE names the host where host names do not tell them apart, REFIT_NVLINK_DOMAIN
-/// the domain, which else is the host.
+/// stderr.
 ///
 /// Throws Error that names ranks; then a call into MPI may hang and the process should end at once,
 /// without destructors. Where it hangs in MPI by itself, it is ended here, with the error on stderr.
-std::optional<MpiOutcome> replay_on_mpi(const std::string& path,
-                                        const std::vector<int32_t>& process_of,
-                                        const ReplayOptions& options);
+std::optional<Outcome> replay_on_mpi(const std::string& path,
+                                     const std::vector<int32_t>& process_of,
+                                     const ReplayOptions& options);
 
 /// Reads a rank map: whole numbers, the process of rank 0, of rank 1, ...; `#` begins a comment.
 std::vector<int32_t> load_rank_map(const std::string& path);

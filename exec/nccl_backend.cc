@@ -8,23 +8,19 @@
 #include <chrono>
 #include <deque>
 #include <exception>
-#include <map>
 #include <set>
 #include <thread>
 
 #include "base/error.h"
+#include "exec/clock.h"
+#include "exec/device_blocks.h"
 
 namespace refit {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kAlignment = 256;
 constexpr int64_t kLeastRegistered = int64_t{1} << 20;  // smaller ranges cost more than they save
 constexpr int32_t kMostCtas = 32;  // of a kernel, as many as one NVLink peer can use
-
-int64_t align(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 constexpr std::chrono::seconds kDrainTime(5);
 
@@ -62,12 +58,13 @@ struct NcclBackend::State {
         rank(the_rank),
         world(the_world),
         bootstrap(the_bootstrap),
-        options(the_options) {}
+        options(the_options),
+        memory(the_gpu) {}
   ~State();
 
   void make_comms(const Plan& plan, GpuApi::Comm parent);
   void settle(GpuApi::Comm comm);
-  void upload(std::vector<DeviceStep>& steps);
+  void upload(const std::vector<DeviceStep>& device_steps);
   void register_memory();
   void connect();
   void gather(int64_t bytes);
@@ -77,6 +74,9 @@ struct NcclBackend::State {
   void wait_until(const Done& done);
   void check_failure();
   int64_t progress() const;
+  const BoundStep& step_of(const Group& group) const {
+    return steps[static_cast<size_t>(&group - groups.data())];
+  }
   std::string describe_stall() const;
   void refuse_aborted() const;
 
@@ -91,7 +91,7 @@ struct NcclBackend::State {
   GpuApi::Event start = nullptr;
   GpuApi::Graph graph = nullptr;
   std::byte* markers = nullptr;
-  std::vector<std::pair<std::byte*, int64_t>> memory;  // all that was allocated
+  DeviceBlocks memory;
   std::vector<std::pair<GpuApi::Comm, void*>> registered;
 
   std::span<const Group> groups;
@@ -125,7 +125,7 @@ NcclBackend::State::~State() {
     }
     if (start != nullptr) gpu.destroy_event(start);
     if (origin != nullptr) gpu.destroy_stream(origin);
-    for (const auto& [at, bytes] : memory) gpu.release(at);
+    memory.release_all();
     if (markers != nullptr) gpu.release_host(markers);
   } catch (const std::exception&) {
     // A device that has failed cannot be tidied up; its process is about to end.
@@ -151,19 +151,18 @@ int64_t NcclBackend::State::progress() const {
 
 template <typename Done>
 void NcclBackend::State::wait_until(const Done& done) {
-  const auto timeout =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.timeout_s));
-  Clock::time_point deadline = Clock::now() + timeout;
+  Clock::time_point deadline = from_now(options.timeout_s);
   int64_t seen = progress();
   for (int64_t polls = 1; !done(); ++polls) {
     if (polls % 64 == 0) check_failure();
     if (const int64_t now = progress(); now != seen) {
       seen = now;
-      deadline = Clock::now() + timeout;
+      deadline = from_now(options.timeout_s);
     } else if (Clock::now() > deadline) {
       check_failure();
       throw Error(describe_stall(), ErrorKind::kWork);
     }
+    // Nothing to block on: a wait of the runtime's would not end when another rank fails.
     if (polls < 1000) {
       std::this_thread::yield();
     } else {
@@ -273,12 +272,7 @@ int32_t NcclBackend::rank() const { return state_->rank; }
 int32_t NcclBackend::world() const { return state_->world; }
 const NcclBackend::Setup& NcclBackend::setup() const { return state_->setup; }
 
-std::byte* NcclBackend::allocate(int64_t bytes) {
-  if (bytes == 0) return nullptr;
-  std::byte* at = state_->gpu.allocate(bytes);
-  state_->memory.emplace_back(at, bytes);
-  return at;
-}
+std::byte* NcclBackend::allocate(int64_t bytes) { return state_->memory.allocate(bytes); }
 
 void NcclBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
   state_->gpu.copy(to, from, bytes);
@@ -286,76 +280,35 @@ void NcclBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
 
 // Binding
 
-/// All tables in one block of device memory.
-void NcclBackend::State::upload(std::vector<DeviceStep>& device_steps) {
-  std::vector<CopyBox> boxes;
-  std::vector<int32_t> tiles;
-  std::vector<std::pair<TableView*, std::pair<size_t, size_t>>> placed;
-  const auto place = [&](const CopyTable& table, TableView& into) {
-    if (table.empty()) return;
-    placed.push_back({&into, {boxes.size(), tiles.size()}});
-    into.tiles = static_cast<int32_t>(table.box_of_tile.size());
-    boxes.insert(boxes.end(), table.boxes.begin(), table.boxes.end());
-    tiles.insert(tiles.end(), table.box_of_tile.begin(), table.box_of_tile.end());
-    ++setup.sweeps;
-  };
-  for (size_t g = 0; g < device_steps.size(); ++g) {
-    place(device_steps[g].before, steps[g].before);
-    place(device_steps[g].after, steps[g].after);
+void NcclBackend::State::upload(const std::vector<DeviceStep>& device_steps) {
+  std::vector<const CopyTable*> tables;
+  for (const DeviceStep& step : device_steps)
+    tables.insert(tables.end(), {&step.before, &step.after});
+  const DeviceBlocks::Tables uploaded = memory.upload(tables);
+  setup.table_bytes = uploaded.bytes;
+  for (size_t g = 0; g < steps.size(); ++g) {
+    steps[g].before = uploaded.views[2 * g];
+    steps[g].after = uploaded.views[2 * g + 1];
   }
-  const auto box_bytes = static_cast<int64_t>(boxes.size() * sizeof(CopyBox));
-  const auto tile_bytes = static_cast<int64_t>(tiles.size() * sizeof(int32_t));
-  setup.table_bytes = box_bytes + tile_bytes;
-  if (setup.table_bytes == 0) return;
-  std::byte* at = gpu.allocate(setup.table_bytes);
-  memory.emplace_back(at, setup.table_bytes);
-  gpu.copy(at, reinterpret_cast<const std::byte*>(boxes.data()), box_bytes);
-  gpu.copy(at + box_bytes, reinterpret_cast<const std::byte*>(tiles.data()), tile_bytes);
-  for (const auto& [table, first] : placed) {
-    table->boxes = reinterpret_cast<const CopyBox*>(at) + first.first;
-    table->box_of_tile = reinterpret_cast<const int32_t*>(at + box_bytes) + first.second;
-  }
+  for (const TableView& table : uploaded.views) setup.sweeps += table.tiles > 0 ? 1 : 0;
 }
 
-/// What messages read and write where it lies: blocks of ours as a whole, else the ranges that
-/// messages touch, neighbours merged.
 void NcclBackend::State::register_memory() {
   if (!options.register_buffers) return;
-  for (size_t c = 0; c < channels.size(); ++c) {
-    std::map<std::byte*, int64_t> ranges;  // by address, later neighbours merge
-    const auto add = [&](const WireMessage& message) {
-      for (const auto& [base, bytes] : memory) {
-        if (message.at >= base && message.at < base + bytes) {
-          ranges[base] = bytes;
-          return;
-        }
-      }
-      ranges[message.at] = std::max(ranges[message.at], message.bytes);
-    };
-    for (const Group* group : channels[c].groups) {
-      const BoundStep& step = steps[static_cast<size_t>(group - groups.data())];
-      for (const WireMessage& message : step.sends) add(message);
-      for (const WireMessage& message : step.recvs) add(message);
+  for (const ChannelState& channel : channels) {
+    std::vector<WireMessage> messages;
+    for (const Group* group : channel.groups) {
+      const BoundStep& step = step_of(*group);
+      messages.insert(messages.end(), step.sends.begin(), step.sends.end());
+      messages.insert(messages.end(), step.recvs.begin(), step.recvs.end());
     }
-    std::byte* first = nullptr;
-    std::byte* last = nullptr;
-    const auto finish = [&] {
-      if (last - first < kLeastRegistered) return;
-      void* handle = gpu.register_memory(channels[c].comm, first, last - first);
-      if (handle == nullptr) return;
-      registered.emplace_back(channels[c].comm, handle);
-      setup.registered_bytes += last - first;
-    };
-    for (const auto& [base, bytes] : ranges) {
-      if (first != nullptr && base <= last) {
-        last = std::max(last, base + bytes);
-        continue;
-      }
-      finish();
-      first = base;
-      last = base + bytes;
+    for (const MemoryRange& range : memory.find_ranges(messages)) {
+      if (range.bytes() < kLeastRegistered) continue;
+      void* handle = gpu.register_memory(channel.comm, range.first, range.bytes());
+      if (handle == nullptr) continue;
+      registered.emplace_back(channel.comm, handle);
+      setup.registered_bytes += range.bytes();
     }
-    finish();
   }
 }
 
@@ -365,12 +318,11 @@ void NcclBackend::State::connect() {
   const auto begin = Clock::now();
   doing = "connecting to peers";
   const int64_t bytes = 2 * int64_t{world};
-  std::byte* scratch = gpu.allocate(bytes);
-  memory.emplace_back(scratch, bytes);
+  std::byte* scratch = memory.allocate(bytes);
   for (const ChannelState& channel : channels) {
     std::set<int32_t> to, from;
     for (const Group* group : channel.groups) {
-      const BoundStep& step = steps[static_cast<size_t>(group - groups.data())];
+      const BoundStep& step = step_of(*group);
       for (const WireMessage& message : step.sends) to.insert(message.peer);
       for (const WireMessage& message : step.recvs) from.insert(message.peer);
     }
@@ -384,7 +336,7 @@ void NcclBackend::State::connect() {
     settle(channel.comm);
     wait_until([&] { return gpu.is_done(channel.stream); });
   }
-  setup.connect_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  setup.connect_s = seconds_since(begin);
 }
 
 void NcclBackend::bind(std::span<const Group> groups) {
@@ -480,7 +432,7 @@ void NcclBackend::post(const Group& group) {
   State& state = *state_;
   GpuApi& gpu = state.gpu;
   const ChannelState& channel = state.channels[static_cast<size_t>(group.channel)];
-  const BoundStep& step = state.steps[static_cast<size_t>(&group - state.groups.data())];
+  const BoundStep& step = state.step_of(group);
   for (const int32_t other : group.after) {
     gpu.wait(channel.stream, state.steps[static_cast<size_t>(other)].ended);
   }

@@ -10,15 +10,11 @@
 #include "exec/gpu_api.h"
 #include "exec/nccl_backend.h"
 #include "exec/replay.h"
-#include "plans/plan_io.h"
+#include "exec/report.h"
 
 namespace refit {
 
-/// What rank 0 knows in the end.
-struct NcclOutcome {
-  LoadedPlan loaded;
-  ReplayReport report;
-  int32_t hosts = 0;
+struct NcclOutcome : Outcome {
   std::string device;  // of rank 0, with versions
   NcclBackend::Setup setup;
 };

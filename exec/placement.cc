@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <utility>
 
 #include "base/error.h"
+#include "exec/machine.h"
 
 namespace refit {
 
@@ -36,6 +38,15 @@ void compare(const std::string& what, size_t ranks, const Name& planned, const N
 }
 
 }  // namespace
+
+Whereabouts find_whereabouts() {
+  const char* node = std::getenv("REFIT_NODE");
+  const char* domain = std::getenv("REFIT_NVLINK_DOMAIN");
+  Whereabouts where;
+  where.host = node == nullptr ? host_name() : node;
+  where.nvlink_domain = domain == nullptr ? where.host : domain;
+  return where;
+}
 
 bool check_placement(const Plan& plan, const std::vector<Whereabouts>& found) {
   REFIT_CHECK(found.size() == plan.ranks.size());

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -15,6 +14,7 @@
 
 #include "base/error.h"
 #include "exec/binding.h"
+#include "exec/clock.h"
 #include "exec/executor.h"
 #include "exec/host_backend.h"
 #include "plans/plan_io.h"
@@ -248,7 +248,7 @@ void refit_executor::prepare() {
   refuse_prepared();
   if (!failure.empty()) throw Error(failure, ErrorKind::kWork);
   try {
-    const auto start = std::chrono::steady_clock::now();
+    const refit::Clock::time_point start = refit::Clock::now();
     compare_digests();
     plan = loaded->plan;
     for (const int32_t tensor : frozen) {
@@ -258,7 +258,7 @@ void refit_executor::prepare() {
     refit::freeze_tensors(plan, rank, std::vector<int32_t>(frozen.begin(), frozen.end()));
     buffers = refit::apply_bindings(plan, *backend, bindings);
     executor = std::make_unique<refit::Executor>(plan, *backend, buffers, make_hooks(), &weights);
-    setup_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    setup_s = refit::seconds_since(start);
   } catch (const std::exception& error) {
     failure = error.what();
     backend->abort(failure);

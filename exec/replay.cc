@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <utility>
 
 #include "base/console.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "exec/clock.h"
 #include "exec/machine.h"
 #include "exec/verify.h"
 #include "plans/check.h"
@@ -136,7 +136,6 @@ void refuse_faulty(const Plan& plan, const std::string& path) {
 
 RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& options) {
   REFIT_CHECK(options.iterations > 0);
-  using Clock = std::chrono::steady_clock;
   const int32_t rank = backend.rank();
   const Program& program = plan.programs[static_cast<size_t>(rank)];
   RankReport report;
@@ -148,7 +147,7 @@ RankReport replay_rank(const Plan& plan, Backend& backend, const ReplayOptions& 
   const Clock::time_point start = Clock::now();
   Weights weights;
   Executor executor(plan, backend, buffers, {}, &weights);
-  report.setup_s = std::chrono::duration<double>(Clock::now() - start).count();
+  report.setup_s = seconds_since(start);
   report.staging_bytes = executor.staging_bytes();
   report.buffer_bytes = memory_use(plan, rank).buffers;
   const int32_t warm_up = options.iterations > 1 ? 1 : 0;

@@ -175,6 +175,8 @@ std::string write_rank_report(const RankReport& report) {
   return json.dump();
 }
 
+namespace {
+
 RankReport read_rank_report(const std::string& text) {
   const Json json = Json::parse(text);
   RankReport report;
@@ -200,6 +202,14 @@ RankReport read_rank_report(const std::string& text) {
                             {peer.at("first_s"), peer.at("last_s")}});
   }
   return report;
+}
+
+}  // namespace
+
+std::vector<RankReport> read_rank_reports(const std::vector<std::string>& texts) {
+  std::vector<RankReport> ranks;
+  for (const std::string& text : texts) ranks.push_back(read_rank_report(text));
+  return ranks;
 }
 
 }  // namespace refit

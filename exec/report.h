@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "exec/replay.h"
 #include "plans/plan_io.h"
@@ -26,8 +27,8 @@ std::string report_text(const Outcome& outcome);
 /// For programs; docs/executor.md describes it.
 std::string report_json(const Outcome& outcome, const std::string& build_type);
 
-/// A rank's part as text, and back.
+/// A rank's part as text, and those of all ranks back.
 std::string write_rank_report(const RankReport& report);
-RankReport read_rank_report(const std::string& text);
+std::vector<RankReport> read_rank_reports(const std::vector<std::string>& texts);
 
 }  // namespace refit

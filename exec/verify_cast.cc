@@ -45,6 +45,16 @@ class Origin {
   Dims stride_;
 };
 
+void encode_weights(const Origin& weights, const Box& box, Dtype dtype, std::byte* to) {
+  std::vector<float> values;
+  visit_rows(box, [&](const Dims& at, int64_t count) {
+    values.resize(static_cast<size_t>(count));
+    weights.read(at, count, values.data());
+    encode_row(dtype, values.data(), count, to);
+    to += dtype_bytes(dtype, count);
+  });
+}
+
 const PlanTensor& weight_of(const Plan& plan, const PlanTensor& tensor) {
   return tensor.source < 0 ? tensor : plan.tensors[static_cast<size_t>(tensor.source)];
 }
@@ -62,17 +72,7 @@ std::vector<std::byte> expected(const Plan& plan, const PlanTensor& tensor, cons
         bytes.data(), &known[weight.name]);
     return bytes;
   }
-  const int64_t row = box.dims() == 0 ? 1 : box.extent(box.dims() - 1);
-  std::vector<float> values(static_cast<size_t>(row));
-  std::byte* to = bytes.data();
-  Dims at = box.lo;
-  for (int64_t left = box.volume() / row; left > 0; --left) {
-    weights.read(at, row, values.data());
-    encode_row(tensor.gen_dtype, values.data(), row, to);
-    to += dtype_bytes(tensor.gen_dtype, row);
-    for (int dim = box.dims() - 2; dim >= 0 && ++at[dim] == box.hi[dim]; --dim)
-      at[dim] = box.lo[dim];
-  }
+  encode_weights(weights, box, tensor.gen_dtype, bytes.data());
   return bytes;
 }
 
@@ -123,18 +123,10 @@ bool is_cast_tensor(const PlanTensor& tensor) {
 
 void fill_cast(const PlanTensor& tensor, const Shard& shard, std::byte* memory, int64_t round) {
   const Origin weights(tensor, round);
-  std::vector<float> values;
   std::vector<std::byte> bytes;
   visit_matrices(shard.box, [&](const Box& box) {
-    const int64_t row = box.dims() == 0 ? 1 : box.extent(box.dims() - 1);
-    values.resize(static_cast<size_t>(box.volume()));
-    Dims at = box.lo;
-    for (int64_t done = 0; done < box.volume(); done += row) {
-      weights.read(at, row, values.data() + done);
-      if (box.dims() >= 2) ++at[box.dims() - 2];
-    }
     bytes.resize(static_cast<size_t>(dtype_bytes(tensor.train_dtype, box.volume())));
-    encode_row(tensor.train_dtype, values.data(), box.volume(), bytes.data());
+    encode_weights(weights, box, tensor.train_dtype, bytes.data());
     const Strided from = dense(bytes), to = resolve(shard, box, tensor.train_dtype, memory);
     copy_strided({&to, 1}, {&from, 1});
   });

@@ -26,6 +26,7 @@
 #include "exec/machine.h"
 #include "exec/nccl_backend.h"
 #include "plans/plan_io.h"
+#include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
@@ -245,13 +246,11 @@ void print_replay(const Plan& plan, int32_t rank) {
 
 int run(const std::string& program) {
   std::string path;
-  std::string folder;
+  const testing::TemporaryFolder folder;
   if (const char* given = std::getenv("REFIT_BENCH_PLAN")) {
     path = given;
   } else {
-    folder = std::filesystem::temp_directory_path() / "refit_pack_XXXXXX";
-    if (mkdtemp(folder.data()) == nullptr) throw Error("no temporary folder", ErrorKind::kWork);
-    path = folder + "/deepseek-v3.plan";
+    path = folder.path("deepseek-v3.plan");
     const std::string command = fmt::format(
         "'{}' plan --model deepseek-v3 --train megatron:ep=16,pp=16 --gen vllm:tp=32,dp=8 --fabric "
         "dgx-h100 --quiet -o '{}' >/dev/null",
@@ -275,7 +274,6 @@ int run(const std::string& program) {
     good &= (train ? runs : all).bytes == 0 || (train ? runs : all).ratio() >= kLeast;
     print_replay(loaded.plan, rank);
   }
-  if (!folder.empty()) std::filesystem::remove_all(folder);
   fmt::print(
       "{}: a gen rank, and a train rank's pieces of one run, at {:.0f} % of memcpy or more\n",
       good ? "held" : "missed", 100 * kLeast);

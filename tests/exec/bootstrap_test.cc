@@ -1,6 +1,7 @@
 #include "exec/bootstrap.h"
 
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,9 +16,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kToken[] = "0123456789abcdef";
 
@@ -68,13 +72,7 @@ class BootstrapJob : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     port_ = free_port();
-    if (!GetParam()) return;
-    std::string name = ::testing::TempDir() + "refit_bootstrap_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    if (!folder_.empty()) std::filesystem::remove_all(folder_);
+    if (GetParam()) folder_ = shared_.path();
   }
 
   BootstrapOptions options(int32_t rank, int32_t world) const {
@@ -114,16 +112,13 @@ class BootstrapJob : public ::testing::TestWithParam<bool> {
   }
 
   int32_t port_ = 0;
-  std::string folder_;
+  const testing::TemporaryFolder shared_;
+  std::string folder_;  // "": by TCP
 };
 
 INSTANTIATE_TEST_SUITE_P(, BootstrapJob, ::testing::Bool(), [](const auto& kind) {
   return std::string(kind.param ? "ByFile" : "ByTcp");
 });
-
-void expect_part(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
-}
 
 TEST_P(BootstrapJob, EveryRankGetsEveryBlobByRank) {
   const auto errors = run(all(9), [](Bootstrap& bootstrap) {
@@ -170,7 +165,8 @@ TEST_P(BootstrapJob, RankThatNeverComesIsNamed) {
   ranks.pop_back();
   for (BootstrapOptions& rank : ranks) rank.timeout_s = 1;
   const auto errors = run(ranks, [](Bootstrap&) {});
-  expect_part(errors[0], GetParam() ? "nothing from rank 2" : "rank 2 did not come within 1 s");
+  EXPECT_THAT(errors[0],
+              HasSubstr(GetParam() ? "nothing from rank 2" : "rank 2 did not come within 1 s"));
 }
 
 TEST_P(BootstrapJob, RankThatStaysAwayFromARoundIsNamed) {
@@ -183,14 +179,14 @@ TEST_P(BootstrapJob, RankThatStaysAwayFromARoundIsNamed) {
     }
     bootstrap.barrier();
   });
-  expect_part(errors[0] + errors[2], "nothing from rank 1 for 1 s");
+  EXPECT_THAT(errors[0] + errors[2], HasSubstr("nothing from rank 1 for 1 s"));
 }
 
 TEST_P(BootstrapJob, BlobsHaveALimit) {
   const auto errors = run(all(1), [](Bootstrap& bootstrap) {
     bootstrap.all_gather(std::string(kMaxBlobBytes + 1, 'x'));
   });
-  expect_part(errors[0], "blob: found 1048577 bytes, expected at most 1048576");
+  EXPECT_THAT(errors[0], HasSubstr("blob: found 1048577 bytes, expected at most 1048576"));
 }
 
 class TcpJob : public BootstrapJob {};
@@ -241,7 +237,7 @@ TEST_P(TcpJob, AnotherTokenIsRefusedAndTheJobGoesOn) {
   std::thread others([&] {
     BootstrapOptions stranger = options(1, 2);
     stranger.token = "fedcba9876543210";
-    expect_part(run({stranger}, [](Bootstrap&) {})[0], "found another job token");
+    EXPECT_THAT(run({stranger}, [](Bootstrap&) {})[0], HasSubstr("found another job token"));
     EXPECT_EQ(run({options(1, 2)}, [](Bootstrap& b) { b.barrier(); })[0], "");
   });
   const auto errors = run({options(0, 2)}, [](Bootstrap& b) { b.barrier(); });
@@ -270,16 +266,16 @@ TEST_P(TcpJob, WhoPlaysRankZeroWithoutTheTokenIsFoundOut) {
   const auto errors = run({options(1, 2)}, [](Bootstrap&) {});
   impostor.join();
   ::close(listener);
-  expect_part(errors[0], "cannot prove that it knows the job token");
+  EXPECT_THAT(errors[0], HasSubstr("cannot prove that it knows the job token"));
 }
 
 TEST_P(TcpJob, TwoOfOneRankAndAnotherWorldFailTheJob) {
   const auto twins = run({options(0, 3), options(1, 3), options(1, 3)}, [](Bootstrap&) {});
-  expect_part(twins[0], "rank 1: there are two of it");
+  EXPECT_THAT(twins[0], HasSubstr("rank 1: there are two of it"));
   port_ = free_port();
   const auto worlds = run({options(0, 3), options(1, 4)}, [](Bootstrap&) {});
-  expect_part(worlds[0], "rank 1: found a world of 4, expected 3");
-  expect_part(worlds[1], "rank 1: found a world of 4, expected 3");
+  EXPECT_THAT(worlds[0], HasSubstr("rank 1: found a world of 4, expected 3"));
+  EXPECT_THAT(worlds[1], HasSubstr("rank 1: found a world of 4, expected 3"));
 }
 
 TEST_P(TcpJob, ListensOnlyWhereTold) {
@@ -328,7 +324,7 @@ TEST_P(FileJob, FilesOfStrangersAndOfEarlierJobsAreRefused) {
     left.push_back(entry.path().filename().string());
   }
   ASSERT_EQ(left.size(), 2U);
-  expect_part(run({options(0, 2)}, [](Bootstrap&) {})[0], "expected a fresh job token");
+  EXPECT_THAT(run({options(0, 2)}, [](Bootstrap&) {})[0], HasSubstr("expected a fresh job token"));
 
   // The same names with a content that nobody with the token wrote.
   for (const std::string& name : left) std::filesystem::remove(folder_ + "/" + name);
@@ -336,7 +332,8 @@ TEST_P(FileJob, FilesOfStrangersAndOfEarlierJobsAreRefused) {
   for (const std::string& content : {std::string(), std::string(40, 'x')}) {
     std::ofstream(folder_ + "/" + stem + ".0.1") << content;
     const auto errors = run({options(0, 2)}, [](Bootstrap&) {});
-    expect_part(errors[0], content.empty() ? "found 0 bytes" : "found a file of a stranger");
+    EXPECT_THAT(errors[0],
+                HasSubstr(content.empty() ? "found 0 bytes" : "found a file of a stranger"));
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       std::filesystem::remove(entry.path());
     }
@@ -346,7 +343,7 @@ TEST_P(FileJob, FilesOfStrangersAndOfEarlierJobsAreRefused) {
 TEST_P(FileJob, FolderHasToBeThere) {
   BootstrapOptions nowhere = options(0, 1);
   nowhere.folder += "/none";
-  expect_part(run({nowhere}, [](Bootstrap&) {})[0], "REFIT_BOOTSTRAP_DIR");
+  EXPECT_THAT(run({nowhere}, [](Bootstrap&) {})[0], HasSubstr("REFIT_BOOTSTRAP_DIR"));
 }
 
 using Environment = std::map<std::string, std::string>;
@@ -430,14 +427,14 @@ TEST(BootstrapEnvironment, NamesTheVariableThatIsMissingOrWrong) {
       read(bad);
       ADD_FAILURE() << name << " = " << (value == nullptr ? "(none)" : value);
     } catch (const Error& error) {
-      expect_part(error.what(), message);
+      EXPECT_THAT(error.what(), HasSubstr(message));
     }
   }
   try {
     read({{"REFIT_JOB_TOKEN", kToken}});
     ADD_FAILURE();
   } catch (const Error& error) {
-    expect_part(error.what(), "no rank of this process");
+    EXPECT_THAT(error.what(), HasSubstr("no rank of this process"));
   }
 }
 

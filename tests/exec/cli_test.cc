@@ -1,9 +1,9 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,9 +12,12 @@
 #include "plans/check.h"
 #include "plans/plan_io.h"
 #include "tests/exec/test_plans.h"
+#include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
+
+using ::testing::HasSubstr;
 
 struct Ran {
   int status = -1;
@@ -25,9 +28,6 @@ struct Ran {
 class RefitExec : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = ::testing::TempDir() + "refit_exec_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     testing::PlanMaker maker(4, 2);
     const Dims shape{64, 48};
     maker.add_tensor("w", shape, Dtype::kBf16, testing::split(shape, 0, 0, 2),
@@ -38,9 +38,7 @@ class RefitExec : public ::testing::Test {
     for (const Fault& fault : check(plan_)) ADD_FAILURE() << print_fault(fault);
     saved_ = save_plan(plan_, path("good.plan"));
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path(name); }
 
   Ran run(const std::string& arguments) const {
     const std::string command = "'" REFIT_EXEC_PROGRAM "' " + arguments + " >'" + path("out") +
@@ -50,25 +48,21 @@ class RefitExec : public ::testing::Test {
             read_file(path("err"))};
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder folder_;
   Plan plan_;
   SavedPlan saved_;
 };
 
-void expect_in(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in:\n" << text;
-}
-
 TEST_F(RefitExec, ReplaysAndVerifies) {
   const Ran ran = run(path("good.plan") + " --verify");
   EXPECT_EQ(ran.status, 0) << ran.err;
-  expect_in(ran.out, saved_.digest.substr(0, 12) + ", 4 ranks");
+  EXPECT_THAT(ran.out, HasSubstr(saved_.digest.substr(0, 12) + ", 4 ranks"));
   // 64 x 48 bf16 elements; rank 1 has half of the rows and needs a third of the columns of them:
   // 32 x 16 x 2 bytes stay.
-  expect_in(ran.out, "5.12 kB in 5 transfers, 1.02 kB in 1 local copies");
-  expect_in(ran.out, "over 3 iterations");
-  expect_in(ran.out, "predicted  125 ms on the plan's fabric, which is not this host");
-  expect_in(ran.out, "verified   6144 bytes on 3 ranks, every byte equal");
+  EXPECT_THAT(ran.out, HasSubstr("5.12 kB in 5 transfers, 1.02 kB in 1 local copies"));
+  EXPECT_THAT(ran.out, HasSubstr("over 3 iterations"));
+  EXPECT_THAT(ran.out, HasSubstr("predicted  125 ms on the plan's fabric, which is not this host"));
+  EXPECT_THAT(ran.out, HasSubstr("verified   6144 bytes on 3 ranks, every byte equal"));
   EXPECT_EQ(ran.err, "");
 }
 
@@ -116,7 +110,7 @@ TEST_F(RefitExec, JsonOnStdoutIsAlone) {
   const Ran ran = run(path("good.plan") + " --verify --iterations 1 --json -");
   EXPECT_EQ(ran.status, 0);
   EXPECT_EQ(nlohmann::json::parse(ran.out).at("verified"), true);
-  expect_in(ran.err, "every byte equal");
+  EXPECT_THAT(ran.err, HasSubstr("every byte equal"));
 }
 
 TEST_F(RefitExec, RefusesAWrongPlan) {
@@ -127,7 +121,7 @@ TEST_F(RefitExec, RefusesAWrongPlan) {
   const Ran ran = run(path("wrong.plan"));
   EXPECT_EQ(ran.status, 1);
   EXPECT_EQ(ran.out, "");
-  expect_in(ran.err, "the plan is wrong, nothing was moved");
+  EXPECT_THAT(ran.err, HasSubstr("the plan is wrong, nothing was moved"));
   EXPECT_GT(std::count(ran.err.begin(), ran.err.end(), '\n'),
             1);  // a line for each fault before it
 }
@@ -139,7 +133,7 @@ TEST_F(RefitExec, HelpFitsOneScreen) {
   EXPECT_LE(std::count(ran.out.begin(), ran.out.end(), '\n'), 40);
   for (const char* part : {"--backend", "host", "--verify", "--iterations", "3", "--json",
                            "--timeout", "30s", "--rank-map", "Example:"}) {
-    expect_in(ran.out, part);
+    EXPECT_THAT(ran.out, HasSubstr(part));
   }
 }
 
@@ -170,7 +164,7 @@ TEST_F(RefitExec, RefusesBadUsage) {
     const Ran ran = run(arguments);
     EXPECT_EQ(ran.status, 2) << arguments;
     EXPECT_EQ(ran.out, "") << arguments;
-    expect_in(ran.err, part);
+    EXPECT_THAT(ran.err, HasSubstr(part));
   }
 }
 

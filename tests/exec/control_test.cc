@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <future>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,9 +14,11 @@
 namespace refit {
 namespace {
 
-/// Runs `body` once per rank, each in a thread with connections of its own.
-void run_world(int32_t world, double timeout_s,
-               const std::function<void(int32_t, Control&)>& body) {
+/// Runs `body` once per rank, each in a thread with connections of its own; `after` when they are
+/// closed.
+void run_world(
+    int32_t world, double timeout_s, const std::function<void(int32_t, Control&)>& body,
+    const std::function<void(int32_t)>& after = [](int32_t) {}) {
   const ControlListener listener;
   std::vector<std::jthread> threads;
   for (int32_t rank = 0; rank < world; ++rank) {
@@ -27,6 +30,7 @@ void run_world(int32_t world, double timeout_s,
         Control control(rank, world, listener.address(), timeout_s);
         body(rank, control);
       }
+      after(rank);
     });
   }
 }
@@ -110,12 +114,25 @@ TEST(Control, TheFirstReasonStands) {
 }
 
 TEST(Control, LeavingIsNoFailure) {
-  run_world(4, 30, [&](int32_t rank, Control& control) {
-    control.barrier();
-    if (rank == 1) return;  // its connection closes while the others still work
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_FALSE(control.failed());
-  });
+  std::latch left(1);
+  run_world(
+      4, 30,
+      [&](int32_t rank, Control& control) {
+        control.barrier();
+        if (rank == 1) {  // its connection closes while the others still work
+          control.arrive();
+          control.gather("rank 1");
+          return;
+        }
+        left.wait();
+        // What is said from here on rank 0 reads after the end of rank 1's connection.
+        control.barrier();
+        control.gather("rank " + std::to_string(rank));
+        EXPECT_FALSE(control.failed());
+      },
+      [&](int32_t rank) {
+        if (rank == 1) left.count_down();
+      });
 }
 
 TEST(Control, WhoDoesNotComeIsNamed) {

@@ -7,24 +7,12 @@
 #include <random>
 
 #include "exec/strided.h"
+#include "tests/exec/addresses.h"
 
 namespace refit {
 namespace {
 
-/// The bytes of an area, one after the other, by counting.
-std::vector<std::byte*> addresses(const Strided& area) {
-  std::vector<std::byte*> list;
-  for (int64_t i = 0; i < area.bytes(); ++i) {
-    std::byte* at = area.base + i % area.run;
-    int64_t row = i / area.run;
-    for (int32_t d = area.dims - 1; d >= 0; --d) {
-      at += row % area.count[d] * area.stride[d];
-      row /= area.count[d];
-    }
-    list.push_back(at);
-  }
-  return list;
-}
+using testing::addresses;
 
 class Memory {
  public:

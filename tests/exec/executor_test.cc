@@ -1,5 +1,6 @@
 #include "exec/executor.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -202,9 +203,7 @@ std::string message_of(const Plan& plan, double timeout_s = 30) {
 }
 
 void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
-  }
+  for (const std::string& part : parts) EXPECT_THAT(text, ::testing::HasSubstr(part));
 }
 
 TEST(Bind, RefusesConversion) {

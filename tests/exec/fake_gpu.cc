@@ -4,337 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <map>
-#include <mutex>
 #include <set>
-#include <vector>
 
-#include "base/error.h"
+#include "tests/exec/fake_streams.h"
 
 namespace refit::testing {
-
-namespace {
-
-constexpr int64_t kPollsOfDeadlock =
-    500;  // more than a poller needs to hear of a failure elsewhere
-constexpr int32_t kPollsInProgress = 3;
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw Error("test double: " + what, ErrorKind::kWork);
-}
-
-struct FakeStream;
-struct FakeGraph;
-
-/// A communicator as its members share it.
-struct SharedComm {
-  std::vector<int32_t> members;  // world ranks, by rank of the communicator
-  size_t joined = 0;
-  struct End {
-    std::byte* at = nullptr;
-    int64_t bytes = 0;
-    std::shared_ptr<int32_t> left;  // messages of its group still to move
-  };
-  std::map<std::pair<int32_t, int32_t>, std::deque<End>> sends, recvs;  // by (from, to)
-  std::vector<std::pair<int32_t, End>> gathering;                       // (rank, receive buffer)
-  std::vector<const std::byte*> gathered_from;
-};
-
-struct FakeComm {
-  std::shared_ptr<SharedComm> shared;  // null until a split has come together
-  int32_t rank = -1;                   // in it
-  int32_t ctas = 0;
-  int32_t polls_left = kPollsInProgress;
-  bool aborted = false;
-  FakeStream* stream = nullptr;  // the one that it is used on
-  int64_t splits = 0;
-};
-
-struct Transfer {
-  bool is_send = false;
-  std::byte* at = nullptr;
-  int64_t bytes = 0;
-  int32_t peer = -1;
-};
-
-struct Op {
-  enum class Kind { kCopies, kWait, kGroup, kGather, kGraph };
-  Kind kind = Kind::kCopies;
-  // Copies.
-  TableView table;
-  int32_t* marker = nullptr;
-  int32_t mark = 0;
-  // Wait: until `seq` operations of the stream (of the graph's branch) have ended.
-  std::shared_ptr<FakeStream> stream;
-  int32_t branch = -1;
-  int64_t seq = 0;
-  // Group, gather.
-  std::shared_ptr<FakeComm> comm;
-  std::vector<Transfer> transfers;
-  std::shared_ptr<int32_t> left;  // once it runs
-  // Graph.
-  std::shared_ptr<FakeGraph> graph;
-  std::vector<std::shared_ptr<FakeStream>> branches;  // once it runs
-};
-
-struct FakeGraph {
-  std::vector<std::vector<Op>> branches;
-  bool capturing = true;
-};
-
-struct FakeStream {
-  std::deque<Op> ops;
-  int64_t enqueued = 0, ended = 0;
-  std::shared_ptr<FakeGraph> capture;  // while it captures
-  int32_t branch = -1;
-};
-
-struct FakeEvent {
-  std::shared_ptr<FakeStream> stream;
-  std::shared_ptr<FakeGraph> capture;
-  int32_t branch = -1;
-  int64_t seq = 0;
-};
-
-}  // namespace
-
-struct FakeCluster::State {
-  struct Rank {
-    std::map<FakeStream*, std::shared_ptr<FakeStream>> streams;
-    std::vector<std::shared_ptr<FakeStream>> running;  // branches of graphs
-    std::map<void*, std::shared_ptr<FakeComm>> comms;
-    std::map<std::byte*, std::vector<std::byte>> memory;
-    int32_t ctas = 0;
-    int64_t polls = 0, polled_at = -1;
-    int64_t groups_left = -1;  // until its device breaks; -1: it does not
-    bool gone = false;
-  };
-  struct Split {
-    std::vector<std::pair<std::pair<int32_t, int32_t>, std::shared_ptr<FakeComm>>> calls;
-    std::vector<int32_t> callers;
-  };
-
-  std::mutex mutex;
-  int32_t multiprocessors = 0;
-  int32_t most_ctas = 0;
-  std::vector<Rank> ranks;
-  std::vector<std::unique_ptr<Device>> devices;
-  std::map<std::string, std::shared_ptr<SharedComm>> by_id;
-  std::map<std::pair<SharedComm*, int64_t>, Split> splits;
-  bool changed = true;
-  int64_t epoch = 0;  // of changes
-  Use use;
-  Counts counts;
-  std::string deadlock;
-
-  Rank& at(int32_t rank) { return ranks[static_cast<size_t>(rank)]; }
-  void touch() {
-    changed = true;
-    ++epoch;
-  }
-
-  void poll(int32_t rank);
-  void advance();
-  bool advance(int32_t rank, FakeStream& stream);
-  bool run(int32_t rank, Op& op);
-  bool take_ctas(int32_t rank, int32_t ctas);
-  void match(SharedComm& comm);
-  std::string describe() const;
-  static std::string describe(const FakeStream& stream);
-};
-
-// Running
-
-bool FakeCluster::State::take_ctas(int32_t rank, int32_t ctas) {
-  Rank& owner = at(rank);
-  if (owner.ctas + ctas > multiprocessors) return false;
-  owner.ctas += ctas;
-  most_ctas = std::max(most_ctas, owner.ctas);
-  return true;
-}
-
-void FakeCluster::State::match(SharedComm& comm) {
-  for (auto& [pair, sends] : comm.sends) {
-    std::deque<SharedComm::End>& recvs = comm.recvs[pair];
-    while (!sends.empty() && !recvs.empty()) {
-      const SharedComm::End from = sends.front(), to = recvs.front();
-      if (from.bytes != to.bytes) {
-        refuse(fmt::format("rank {} sends {} bytes, rank {} receives {}",
-                           comm.members[static_cast<size_t>(pair.first)], from.bytes,
-                           comm.members[static_cast<size_t>(pair.second)], to.bytes));
-      }
-      std::memmove(to.at, from.at, static_cast<size_t>(from.bytes));
-      --*from.left;
-      --*to.left;
-      ++counts.messages;
-      sends.pop_front();
-      recvs.pop_front();
-    }
-  }
-  if (!comm.gathering.empty() && comm.gathering.size() == comm.members.size()) {
-    for (const auto& [rank, into] : comm.gathering) {
-      for (size_t i = 0; i < comm.gathering.size(); ++i) {
-        const auto from = static_cast<int64_t>(comm.gathering[i].first);
-        std::memcpy(into.at + from * into.bytes, comm.gathered_from[i],
-                    static_cast<size_t>(into.bytes));
-      }
-    }
-    for (const auto& [rank, into] : comm.gathering) --*into.left;
-    comm.gathering.clear();
-    comm.gathered_from.clear();
-  }
-}
-
-/// Whether the operation, the first of its stream, has ended.
-bool FakeCluster::State::run(int32_t rank, Op& op) {
-  switch (op.kind) {
-    case Op::Kind::kCopies:
-      if (op.marker != nullptr) *op.marker = op.mark;
-      copy_tiles(op.table);
-      return true;
-    case Op::Kind::kWait:
-      return op.stream->ended >= op.seq;
-    case Op::Kind::kGroup:
-    case Op::Kind::kGather: {
-      FakeComm& comm = *op.comm;
-      if (comm.aborted) {
-        if (op.left != nullptr) at(rank).ctas -= comm.ctas;
-        return true;
-      }
-      if (op.left == nullptr) {
-        if (!take_ctas(rank, comm.ctas)) return false;
-        touch();
-        SharedComm& shared = *comm.shared;
-        if (op.kind == Op::Kind::kGather) {
-          op.left = std::make_shared<int32_t>(1);
-          shared.gathering.push_back(
-              {comm.rank, {op.transfers[1].at, op.transfers[0].bytes, op.left}});
-          shared.gathered_from.push_back(op.transfers[0].at);
-        } else {
-          op.left = std::make_shared<int32_t>(static_cast<int32_t>(op.transfers.size()));
-          for (const Transfer& transfer : op.transfers) {
-            const auto pair = transfer.is_send ? std::pair(comm.rank, transfer.peer)
-                                               : std::pair(transfer.peer, comm.rank);
-            (transfer.is_send ? shared.sends : shared.recvs)[pair].push_back(
-                {transfer.at, transfer.bytes, op.left});
-          }
-        }
-        match(shared);
-      }
-      if (*op.left > 0) return false;
-      at(rank).ctas -= comm.ctas;
-      return true;
-    }
-    case Op::Kind::kGraph: {
-      if (op.branches.empty()) {
-        for (const std::vector<Op>& branch : op.graph->branches) {
-          auto stream = std::make_shared<FakeStream>();
-          stream->ops.assign(branch.begin(), branch.end());
-          stream->enqueued = std::ssize(branch);
-          op.branches.push_back(stream);
-        }
-        for (const auto& stream : op.branches) {
-          for (Op& inner : stream->ops) {
-            if (inner.kind != Op::Kind::kWait) continue;
-            inner.stream = op.branches[static_cast<size_t>(inner.branch)];
-          }
-          at(rank).running.push_back(stream);
-        }
-        touch();
-      }
-      for (const auto& stream : op.branches) {
-        if (!stream->ops.empty()) return false;
-      }
-      auto& running = at(rank).running;
-      for (const auto& stream : op.branches) {
-        running.erase(std::find(running.begin(), running.end(), stream));
-      }
-      return true;
-    }
-  }
-  return false;
-}
-
-bool FakeCluster::State::advance(int32_t rank, FakeStream& stream) {
-  bool moved = false;
-  while (!stream.ops.empty() && run(rank, stream.ops.front())) {
-    stream.ops.pop_front();
-    ++stream.ended;
-    touch();
-    moved = true;
-  }
-  return moved;
-}
-
-void FakeCluster::State::advance() {
-  while (changed) {
-    changed = false;
-    for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) {
-      Rank& owner = at(rank);
-      for (auto& [key, stream] : owner.streams) advance(rank, *stream);
-      for (size_t i = 0; i < owner.running.size(); ++i) {
-        const std::shared_ptr<FakeStream> stream = owner.running[i];
-        advance(rank, *stream);
-      }
-    }
-  }
-}
-
-std::string FakeCluster::State::describe(const FakeStream& stream) {
-  if (stream.ops.empty()) return {};
-  const Op& op = stream.ops.front();
-  if (op.kind == Op::Kind::kGather) return "all ranks to gather";
-  if (op.kind != Op::Kind::kGroup) return {};
-  if (op.left == nullptr) return "thread blocks";
-  const SharedComm& shared = *op.comm->shared;
-  std::string text;
-  for (const Transfer& transfer : op.transfers) {
-    const auto pair = transfer.is_send ? std::pair(op.comm->rank, transfer.peer)
-                                       : std::pair(transfer.peer, op.comm->rank);
-    const auto& queues = transfer.is_send ? shared.sends : shared.recvs;
-    const auto queue = queues.find(pair);
-    if (queue == queues.end()) continue;
-    for (const SharedComm::End& end : queue->second) {
-      if (end.left != op.left) continue;
-      text += fmt::format("{}{} rank {}", text.empty() ? "" : ", ",
-                          transfer.is_send ? "to send to" : "to receive from",
-                          shared.members[static_cast<size_t>(transfer.peer)]);
-    }
-  }
-  return text;
-}
-
-std::string FakeCluster::State::describe() const {
-  std::string text;
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto add = [&](const FakeStream& stream) {
-      const std::string what = describe(stream);
-      if (!what.empty()) text += fmt::format("; rank {} waits {}", rank, what);
-    };
-    for (const auto& [key, stream] : ranks[rank].streams) add(*stream);
-    for (const auto& stream : ranks[rank].running) add(*stream);
-  }
-  return "deadlock" + text;
-}
-
-/// A rank has asked whether something has ended: whatever can, moves.
-void FakeCluster::State::poll(int32_t rank) {
-  advance();
-  Rank& owner = at(rank);
-  if (owner.polled_at != epoch) owner.polls = 0;
-  owner.polled_at = epoch;
-  ++owner.polls;
-  if (!deadlock.empty()) refuse(deadlock);
-  if (owner.polls < kPollsOfDeadlock) return;
-  for (const Rank& other : ranks) {
-    if (!other.gone && (other.polled_at != epoch || other.polls < kPollsOfDeadlock)) return;
-  }
-  deadlock = describe();
-  refuse(deadlock);
-}
-
-// The calls
 
 class FakeCluster::Device final : public GpuApi {
  public:
@@ -434,8 +108,8 @@ class FakeCluster::Device final : public GpuApi {
     if (found->capture != on.capture)
       refuse("a captured stream waits for work outside the capture");
     if (on.capture == nullptr && on.stream == nullptr) return;  // never recorded
-    Op op;
-    op.kind = Op::Kind::kWait;
+    FakeOp op;
+    op.kind = FakeOp::Kind::kWait;
     op.stream = on.stream;
     op.branch = on.branch;
     op.seq = on.seq;
@@ -463,8 +137,8 @@ class FakeCluster::Device final : public GpuApi {
       again = false;
       for (size_t b = 0; b < reached.size(); ++b) {
         for (int64_t i = 0; i < reached[b]; ++i) {
-          const Op& op = graph->branches[b][static_cast<size_t>(i)];
-          if (op.kind != Op::Kind::kWait) continue;
+          const FakeOp& op = graph->branches[b][static_cast<size_t>(i)];
+          if (op.kind != FakeOp::Kind::kWait) continue;
           int64_t& other = reached[static_cast<size_t>(op.branch)];
           again |= op.seq > other;
           other = std::max(other, op.seq);
@@ -486,8 +160,8 @@ class FakeCluster::Device final : public GpuApi {
   }
   void launch(Graph graph, Stream stream) override {
     const std::lock_guard lock(state_.mutex);
-    Op op;
-    op.kind = Op::Kind::kGraph;
+    FakeOp op;
+    op.kind = FakeOp::Kind::kGraph;
     op.graph = *static_cast<std::shared_ptr<FakeGraph>*>(graph);
     ++state_.counts.graph_launches;
     enqueue(*find(stream), std::move(op));
@@ -501,7 +175,7 @@ class FakeCluster::Device final : public GpuApi {
   void launch_copies(const TableView& table, int32_t* marker, int32_t mark,
                      Stream stream) override {
     const std::lock_guard lock(state_.mutex);
-    Op op;
+    FakeOp op;
     op.table = table;
     op.marker = marker;
     op.mark = mark;
@@ -518,7 +192,7 @@ class FakeCluster::Device final : public GpuApi {
     const std::lock_guard lock(state_.mutex);
     auto& shared = state_.by_id[unique_id];
     if (shared == nullptr) {
-      shared = std::make_shared<SharedComm>();
+      shared = std::make_shared<FakeSharedComm>();
       shared->members.assign(static_cast<size_t>(world), -1);
     }
     auto comm = std::make_shared<FakeComm>();
@@ -541,10 +215,10 @@ class FakeCluster::Device final : public GpuApi {
     if (split.calls.size() == from.shared->members.size()) {
       std::map<std::pair<int32_t, int32_t>, size_t> order;
       for (size_t i = 0; i < split.calls.size(); ++i) order[split.calls[i].first] = i;
-      std::shared_ptr<SharedComm> shared;
+      std::shared_ptr<FakeSharedComm> shared;
       int32_t last = -1;
       for (const auto& [place, i] : order) {
-        if (shared == nullptr || place.first != last) shared = std::make_shared<SharedComm>();
+        if (shared == nullptr || place.first != last) shared = std::make_shared<FakeSharedComm>();
         last = place.first;
         FakeComm& child = *split.calls[i].second;
         child.shared = shared;
@@ -583,14 +257,14 @@ class FakeCluster::Device final : public GpuApi {
     if (group_.transfers.empty()) return;
     FakeComm& comm = *group_.comm;
     std::set<std::pair<bool, int32_t>> seen;
-    for (const Transfer& transfer : group_.transfers) {
+    for (const FakeTransfer& transfer : group_.transfers) {
       if (!seen.insert({transfer.is_send, transfer.peer}).second) {
         refuse("two messages of a group to or from one peer");
       }
     }
     comm.polls_left = kPollsInProgress;
     ++state_.counts.groups;
-    Op op = std::move(group_);
+    FakeOp op = std::move(group_);
     group_ = {};
     enqueue(*find(group_stream_), std::move(op));
   }
@@ -604,8 +278,8 @@ class FakeCluster::Device final : public GpuApi {
                   Stream stream) override {
     const std::lock_guard lock(state_.mutex);
     FakeComm& found = settled(comm);
-    Op op;
-    op.kind = Op::Kind::kGather;
+    FakeOp op;
+    op.kind = FakeOp::Kind::kGather;
     op.comm = find_comm(comm);
     op.transfers = {{true, const_cast<std::byte*>(from), bytes, -1}, {false, to, bytes, -1}};
     found.polls_left = kPollsInProgress;
@@ -652,7 +326,7 @@ class FakeCluster::Device final : public GpuApi {
     const auto found = find_comm(comm);
     state_.advance();
     for (const auto& [key, stream] : own().streams) {
-      for (const Op& op : stream->ops) {
+      for (const FakeOp& op : stream->ops) {
         if (op.comm == found) refuse("a communicator is destroyed while it works");
       }
     }
@@ -685,9 +359,9 @@ class FakeCluster::Device final : public GpuApi {
     state_.touch();
     return comm.get();
   }
-  void enqueue(FakeStream& stream, Op op) {
+  void enqueue(FakeStream& stream, FakeOp op) {
     if (stream.capture != nullptr) {
-      if (op.kind == Op::Kind::kGraph) refuse("a graph is launched in a capture");
+      if (op.kind == FakeOp::Kind::kGraph) refuse("a graph is launched in a capture");
       stream.capture->branches[static_cast<size_t>(stream.branch)].push_back(std::move(op));
       return;
     }
@@ -695,7 +369,7 @@ class FakeCluster::Device final : public GpuApi {
     ++stream.enqueued;
     state_.touch();
   }
-  void add(const Transfer& transfer, Comm comm, Stream stream) {
+  void add(const FakeTransfer& transfer, Comm comm, Stream stream) {
     const std::lock_guard lock(state_.mutex);
     if (!in_group_) refuse("a message outside of a group");
     FakeComm& found = settled(comm);
@@ -709,7 +383,7 @@ class FakeCluster::Device final : public GpuApi {
     found.stream = on.get();
     if (group_.comm != nullptr && group_.comm.get() != &found)
       refuse("two communicators in a group");
-    group_.kind = Op::Kind::kGroup;
+    group_.kind = FakeOp::Kind::kGroup;
     group_.comm = find_comm(comm);
     group_.transfers.push_back(transfer);
     group_stream_ = stream;
@@ -718,7 +392,7 @@ class FakeCluster::Device final : public GpuApi {
   State& state_;
   const int32_t rank_;
   bool in_group_ = false;
-  Op group_;
+  FakeOp group_;
   Stream group_stream_ = nullptr;
 };
 

@@ -3,10 +3,10 @@
 
 #include "exec/nccl_backend.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -19,11 +19,14 @@
 #include "sim/search/search.h"
 #include "tests/exec/fake_gpu.h"
 #include "tests/exec/test_plans.h"
+#include "tests/sim/search/small_fabric.h"
+#include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
 
 using testing::FakeCluster;
+using ::testing::HasSubstr;
 using testing::PlanMaker;
 
 /// Threads of this process that meet.
@@ -136,14 +139,9 @@ void expect_no_errors(const std::vector<std::string>& errors) {
   }
 }
 
-bool contains_text(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 /// A mixture-of-experts model small enough for threads, cut by every kind of parallelism.
 Problem small_problem(const std::string& train, const std::string& gen) {
-  Problem problem;
-  problem.model = parse_model(
+  const Model model = parse_model(
       R"({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 32,
           "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
           "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16,
@@ -151,21 +149,7 @@ Problem small_problem(const std::string& train, const std::string& gen) {
           "mlp_only_layers": [], "vocab_size": 64, "tie_word_embeddings": false,
           "torch_dtype": "bfloat16"})",
       "small model");
-  problem.train = load_layout(train, problem.model, Side::kTrain, 0);
-  problem.gen =
-      load_layout(gen, problem.model, Side::kGen, static_cast<int32_t>(problem.train.ranks.size()));
-  problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  const FabricSource source{
-      "name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 450GB/s, nvlink_latency: 1us, "
-      "nics: 4, nic: 400Gbps, nic_latency: 1us}\ndomain: {nodes: 1}\n"
-      "network: {kind: rail-optimized, oversubscription: 1}\n",
-      "small"};
-  const PlacedRanks placed =
-      place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-  problem.fabric = make_fabric(source, placed.nodes);
-  problem.gpu_of_rank = placed.gpu;
-  problem.cost = parse_cost(load_cost_source("nominal"));
-  return problem;
+  return testing::make_small_problem(model, train, gen);
 }
 
 TEST(NcclOnTestDouble, PlansOfAllStrategiesCompleteVerified) {
@@ -264,8 +248,7 @@ TEST(NcclOnTestDouble, MessageOutOfTheDomainOnAnNvlinkChannelIsRefused) {
   plan.channels[0].lane = Lane::kNvlink;
   FakeCluster cluster(9);
   const std::vector<std::string> errors = replay(plan, cluster, {});
-  EXPECT_TRUE(contains_text(errors[0], "rank 0, channel 0, step 1: found a message with rank 8"))
-      << errors[0];
+  EXPECT_THAT(errors[0], HasSubstr("rank 0, channel 0, step 1: found a message with rank 8"));
 }
 
 /// The plan without the receive of `rank` from `peer` in its last step that has one.
@@ -301,8 +284,8 @@ TEST(NcclOnTestDouble, RemovedReceiveIsADeadlockThatNamesTheRanks) {
   FakeCluster cluster(4);
   const std::vector<std::string> errors = replay(plan, cluster, {});
   for (const std::string& error : errors) {
-    EXPECT_TRUE(contains_text(error, "deadlock")) << error;
-    EXPECT_TRUE(contains_text(error, "rank 1 waits to send to rank 3")) << error;
+    EXPECT_THAT(error, HasSubstr("deadlock"));
+    EXPECT_THAT(error, HasSubstr("rank 1 waits to send to rank 3"));
   }
 }
 
@@ -325,8 +308,8 @@ TEST(NcclOnTestDouble, RemovedReceiveOfARealPlanIsADeadlockThatNamesTheRanks) {
   const std::vector<std::string> errors = replay(plan, cluster, {});
   const std::string pair = "to send to rank " + std::to_string(rank);
   for (const std::string& error : errors) {
-    EXPECT_TRUE(contains_text(error, "deadlock")) << error;
-    EXPECT_TRUE(contains_text(error, pair)) << error;
+    EXPECT_THAT(error, HasSubstr("deadlock"));
+    EXPECT_THAT(error, HasSubstr(pair));
   }
 }
 
@@ -339,7 +322,7 @@ TEST(NcclOnTestDouble, RanksThatSendOtherSizesAreNamed) {
   FakeCluster cluster(8);
   const std::vector<std::string> errors = replay(plan, cluster, {});
   // An empty message is none: rank 1 has nobody to send to.
-  EXPECT_TRUE(contains_text(errors[1], "rank 7")) << errors[1];
+  EXPECT_THAT(errors[1], HasSubstr("rank 7"));
 }
 
 TEST(NcclOnTestDouble, RankThatFailsGivesAllTheSameReason) {
@@ -386,8 +369,7 @@ TEST(NcclOnTestDouble, RankThatStaysAwayTimesOutAndIsNamedByItsPeers) {
   };
   const std::vector<std::string> errors = replay(plan, cluster, job);
   // The barrier before the replay is where they wait for it.
-  EXPECT_TRUE(contains_text(errors[0], "no progress for 0.3 s while meeting all ranks"))
-      << errors[0];
+  EXPECT_THAT(errors[0], HasSubstr("no progress for 0.3 s while meeting all ranks"));
 }
 
 TEST(NcclOnTestDouble, AfterAnAbortNothingRuns) {
@@ -444,9 +426,8 @@ std::vector<std::string> replay_files(const std::vector<std::string>& paths,
 }
 
 TEST(NcclReplay, VerifiesAPlanFileAndComparesWhatRanksSay) {
-  std::string folder = ::testing::TempDir() + "refit_nccl_XXXXXX";
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
-  const std::string good = folder + "/good.plan", other = folder + "/other.plan";
+  const testing::TemporaryFolder folder;
+  const std::string good = folder.path("good.plan"), other = folder.path("other.plan");
   const Plan plan = plain_plan();
   save_plan(plan, good);
   Plan another = plan;
@@ -465,17 +446,16 @@ TEST(NcclReplay, VerifiesAPlanFileAndComparesWhatRanksSay) {
   std::vector<std::string> paths(8, good);
   paths[5] = other;
   for (const std::string& error : replay_files(paths, &outcome)) {
-    EXPECT_TRUE(contains_text(error, "digest of rank 5")) << error;
+    EXPECT_THAT(error, HasSubstr("digest of rank 5"));
   }
-  paths[5] = folder + "/none.plan";
+  paths[5] = folder.path("none.plan");
   for (const std::string& error : replay_files(paths, &outcome)) {
-    EXPECT_TRUE(contains_text(error, "rank 5: ")) << error;
-    EXPECT_TRUE(contains_text(error, "none.plan")) << error;
+    EXPECT_THAT(error, HasSubstr("rank 5: "));
+    EXPECT_THAT(error, HasSubstr("none.plan"));
   }
   for (const std::string& error : replay_files(std::vector<std::string>(7, good), &outcome)) {
-    EXPECT_TRUE(contains_text(error, "processes: found 7, expected 8")) << error;
+    EXPECT_THAT(error, HasSubstr("processes: found 7, expected 8"));
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(FakeClusterItself, HoldsUsersToTheRules) {
@@ -487,7 +467,7 @@ TEST(FakeClusterItself, HoldsUsersToTheRules) {
       act();
       ADD_FAILURE() << "not refused: " << why;
     } catch (const Error& error) {
-      EXPECT_TRUE(contains_text(error.what(), why)) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr(why));
     }
   };
   const auto settle = [&](GpuApi::Comm comm) {

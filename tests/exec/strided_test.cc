@@ -8,33 +8,19 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/exec/addresses.h"
 #include "tests/exec/test_plans.h"
 
 namespace refit {
 namespace {
 
+using testing::addresses;
 using testing::dense_shard;
 
-/// Oracle: addresses of a Strided's bytes, in order, by walking its indices.
-std::vector<const std::byte*> addresses(const Strided& strided) {
-  std::vector<const std::byte*> out;
-  const int64_t runs = strided.run == 0 ? 0 : strided.bytes() / strided.run;
-  for (int64_t r = 0; r < runs; ++r) {
-    const std::byte* at = strided.base;
-    int64_t rest = r;
-    for (int32_t d = strided.dims - 1; d >= 0; --d) {
-      at += rest % strided.count[d] * strided.stride[d];
-      rest /= strided.count[d];
-    }
-    for (int64_t i = 0; i < strided.run; ++i) out.push_back(at + i);
-  }
-  return out;
-}
-
 /// Oracle: addresses of a box's bytes, element by element.
-std::vector<const std::byte*> addresses(const Shard& area, const Box& box, int64_t width,
-                                        const std::byte* base) {
-  std::vector<const std::byte*> out;
+std::vector<std::byte*> addresses(const Shard& area, const Box& box, int64_t width,
+                                  std::byte* base) {
+  std::vector<std::byte*> out;
   for (int64_t e = 0; e < box.volume(); ++e) {
     int64_t element = area.offset;
     int64_t rest = e;
@@ -104,13 +90,11 @@ TEST(Resolve, RandomBoxesEqualBruteForce) {
       area.stride[*d] = stride;
       stride *= area.box.extent(*d) + (draw(0, 4) == 0 ? 1 : 0);
     }
-    const std::byte* base = nullptr;
     const Dtype dtype = draw(0, 1) == 1 ? Dtype::kBf16 : Dtype::kFp8E4m3;
     const int64_t width = dtype_bits(dtype) / 8;
     std::vector<std::byte> memory(static_cast<size_t>((stride + 8) * width));
-    base = memory.data();
     const Strided out = resolve(area, box, dtype, memory.data());
-    ASSERT_EQ(addresses(out), addresses(area, box, width, base)) << round;
+    ASSERT_EQ(addresses(out), addresses(area, box, width, memory.data())) << round;
     for (int32_t d = 0; d + 1 < out.dims; ++d) {  // nothing is left to merge
       EXPECT_NE(out.stride[d], out.count[d + 1] * out.stride[d + 1]);
     }
@@ -188,53 +172,54 @@ std::vector<Strided> random_boxes(int64_t bytes, std::mt19937& random,
   return boxes;
 }
 
-TEST(CopyStrided, RandomCutsEqualByteLists) {
-  std::mt19937 random(2);
-  for (int round = 0; round < 3000; ++round) {
-    const int64_t bytes = std::uniform_int_distribution<int64_t>(0, 3000)(random);
-    std::vector<std::byte> source, target;
-    const std::vector<Strided> from = random_boxes(bytes, random, source);
-    const std::vector<Strided> to = random_boxes(bytes, random, target);
+/// A copy of as many bytes as there are on either side, and the target as it has to be afterwards:
+/// byte by byte, what lies between the runs included.
+struct RandomCopy {
+  explicit RandomCopy(std::mt19937& random)
+      : bytes(std::uniform_int_distribution<int64_t>(0, 3000)(random)),
+        from(random_boxes(bytes, random, source)),
+        to(random_boxes(bytes, random, target)) {
     for (std::byte& byte : source) byte = std::byte(random());
-    std::vector<std::byte> expected = target;
-    std::vector<const std::byte*> in, out;
+    expected = target;
+    std::vector<std::byte*> in, out;
     for (const Strided& box : from) std::ranges::copy(addresses(box), std::back_inserter(in));
     for (const Strided& box : to) std::ranges::copy(addresses(box), std::back_inserter(out));
-    ASSERT_EQ(in.size(), out.size());
+    EXPECT_EQ(in.size(), out.size());
     for (size_t i = 0; i < in.size(); ++i) {
       expected[static_cast<size_t>(out[i] - target.data())] = *in[i];
     }
-    copy_strided(to, from);
-    ASSERT_EQ(target, expected) << round;  // what lies between the runs included
+  }
+
+  int64_t bytes;
+  std::vector<std::byte> source, target, expected;
+  std::vector<Strided> from, to;
+};
+
+TEST(CopyStrided, RandomCutsEqualByteLists) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 3000; ++round) {
+    const RandomCopy copy(random);
+    copy_strided(copy.to, copy.from);
+    ASSERT_EQ(copy.target, copy.expected) << round;
   }
 }
 
 TEST(Pack, FragmentByFragmentEqualsTheWhole) {
   std::mt19937 random(3);
   for (int round = 0; round < 2000; ++round) {
-    const int64_t bytes = std::uniform_int_distribution<int64_t>(0, 3000)(random);
-    std::vector<std::byte> source, target;
-    const std::vector<Strided> from = random_boxes(bytes, random, source);
-    const std::vector<Strided> to = random_boxes(bytes, random, target);
-    for (std::byte& byte : source) byte = std::byte(random());
-    std::vector<std::byte> expected = target;
-    std::vector<const std::byte*> in, out;
-    for (const Strided& box : from) std::ranges::copy(addresses(box), std::back_inserter(in));
-    for (const Strided& box : to) std::ranges::copy(addresses(box), std::back_inserter(out));
-    for (size_t i = 0; i < in.size(); ++i) {
-      expected[static_cast<size_t>(out[i] - target.data())] = *in[i];
-    }
-    Cursor reader(from), writer(to);
-    for (int64_t done = 0; done < bytes;) {
+    const RandomCopy copy(random);
+    Cursor reader(copy.from), writer(copy.to);
+    for (int64_t done = 0; done < copy.bytes;) {
+      const int64_t left = copy.bytes - done;
       const int64_t next =
-          std::uniform_int_distribution<int64_t>(1, std::min<int64_t>(bytes - done, 500))(random);
+          std::uniform_int_distribution<int64_t>(1, std::min<int64_t>(left, 500))(random);
       std::vector<std::byte> fragment(static_cast<size_t>(next));
       pack(reader, fragment.data(), next);
       unpack(writer, fragment.data(), next);
       done += next;
     }
     EXPECT_TRUE(reader.done() && writer.done());
-    ASSERT_EQ(target, expected) << round;
+    ASSERT_EQ(copy.target, copy.expected) << round;
   }
 }
 

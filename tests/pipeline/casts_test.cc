@@ -6,7 +6,6 @@
 
 #include <fstream>
 #include <numeric>
-#include <random>
 
 #include "base/error.h"
 #include "exec/host_replay.h"
@@ -14,9 +13,14 @@
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
 #include "sim/search/strategies.h"
+#include "tests/pipeline/random_layout.h"
+#include "tests/sim/search/small_fabric.h"
+#include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
+
+using testing::Random;
 
 ReplayReport replay_verified(const Plan& plan) {
   ReplayOptions options;
@@ -68,16 +72,15 @@ class Families : public ::testing::TestWithParam<std::tuple<Job, const char*>> {
 
 TEST_P(Families, ReplayVerified) {
   const auto& [job, option] = GetParam();
-  const std::string path = ::testing::TempDir() + "refit_casts_" + job.name + option + ".json";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path("model.json");
   std::ofstream(path) << job.config;
   InputSpec inputs;
   inputs.model = path;
   inputs.train = job.train;
   inputs.gen = std::string(job.gen) + (*option == 0 ? "" : ",") + option;
   inputs.fabric = "dgx-h100";
-  const Problem problem = load_problem(inputs);
-  std::remove(path.c_str());
-  expect_replay(problem, {});
+  expect_replay(load_problem(inputs), {});
 }
 
 std::string name_of(const ::testing::TestParamInfo<std::tuple<Job, const char*>>& info) {
@@ -101,21 +104,6 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- Random ones
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  int64_t in(int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(engine_() % static_cast<uint64_t>(hi - lo + 1));
-  }
-  template <typename T, size_t kCount>
-  T of(const T (&values)[kCount]) {
-    return values[in(0, kCount - 1)];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
 /// A mesh of two axes; each shards a dimension or none, in chunks of `grain` elements (so that some
 /// cuts lie between blocks).
 RankMap random_map(Random& random, const Dims& shape, const std::vector<int32_t>& ranks) {
@@ -129,15 +117,6 @@ RankMap random_map(Random& random, const Dims& shape, const std::vector<int32_t>
                                   {static_cast<int32_t>(random.in(-1, shape.count - 1))}};
   const Split split = random.in(0, 1) == 0 ? Split::kChunk : Split::kBalanced;
   return make_map(shape, mesh, placements, split, "test");
-}
-
-Layout make_layout(std::vector<RankMap> maps, const std::vector<int32_t>& ranks) {
-  Layout layout;
-  layout.spec = "random";
-  layout.ranks = ranks;
-  for (size_t t = 0; t < maps.size(); ++t) layout.tensor_map.push_back(static_cast<int32_t>(t));
-  layout.maps = std::move(maps);
-  return layout;
 }
 
 std::vector<int32_t> ranks_from(int32_t first, int64_t count) {
@@ -175,24 +154,14 @@ Problem random_problem(Random& random) {
     train_precision.push_back({tensor.dtype, CastAt::kNowhere});
     gen_precision.push_back({random.of(kTrained), random.of(kCasts)});
   }
-  problem.train = make_layout(train, train_ranks);
-  problem.gen = make_layout(gen, gen_ranks);
+  problem.train = testing::layout_of(train, train_ranks);
+  problem.gen = testing::layout_of(gen, gen_ranks);
   problem.train.precision = train_precision;
   problem.gen.precision = gen_precision;
   problem.gen.quantisation = {random.of(kFormats), {}, random.in(0, 3) == 0};
   problem.casts = apply_casts(problem.model, problem.train, problem.gen);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  const FabricSource source{
-      "name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 450GB/s, nvlink_latency: 1us, "
-      "nics: 4, nic: 400Gbps, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: "
-      "rail-optimized, "
-      "oversubscription: 1}\n",
-      "small"};
-  const PlacedRanks placed =
-      place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-  problem.fabric = make_fabric(source, placed.nodes);
-  problem.gpu_of_rank = placed.gpu;
-  problem.cost = parse_cost(load_cost_source("nominal"));
+  testing::place_on_small_fabric(problem);
   return problem;
 }
 

@@ -6,15 +6,19 @@
 
 #include <cstdlib>
 #include <numeric>
-#include <random>
 
 #include "base/error.h"
 #include "exec/executor.h"
 #include "exec/host_backend.h"
 #include "sim/search/search.h"
+#include "tests/pipeline/random_layout.h"
+#include "tests/sim/search/small_fabric.h"
 
 namespace refit {
 namespace {
+
+using testing::layout_of;
+using testing::Random;
 
 constexpr int kPairs = 2000;  // times REFIT_FUZZ_SCALE
 
@@ -22,18 +26,6 @@ int scale() {
   const char* text = std::getenv("REFIT_FUZZ_SCALE");
   return text == nullptr ? 1 : std::max(std::atoi(text), 1);
 }
-
-class Random {
- public:
-  explicit Random(uint32_t seed) : engine_(seed) {}
-  int64_t in(int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(engine_() % static_cast<uint64_t>(hi - lo + 1));
-  }
-  bool one_of(int64_t n) { return in(1, n) == 1; }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// A random mesh of up to 8 ranks with placements; axes that shard one dimension twice, uneven
 /// splits and empty shards included.
@@ -65,14 +57,6 @@ std::vector<int32_t> some_ranks(Random& random, int32_t first, int64_t count) {
   return ranks;
 }
 
-Layout layout_of(const std::vector<RankMap>& maps, std::vector<int32_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  Layout layout{
-      .spec = "random", .ranks = std::move(ranks), .maps = maps, .tensor_map = {}, .notes = {}};
-  for (int32_t t = 0; t < std::ssize(maps); ++t) layout.tensor_map.push_back(t);
-  return layout;
-}
-
 Problem random_problem(Random& random) {
   Problem problem;
   problem.model.name = "random";
@@ -97,17 +81,7 @@ Problem random_problem(Random& random) {
   problem.train = layout_of(train, train_ranks);
   problem.gen = layout_of(gen, gen_ranks);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  const FabricSource source{
-      "name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 450GB/s, nvlink_latency: 1us, "
-      "nics: 4, "
-      "nic: 400Gbps, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: rail-optimized, "
-      "oversubscription: 1}\n",
-      "small"};
-  const PlacedRanks placed =
-      place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-  problem.fabric = make_fabric(source, placed.nodes);
-  problem.gpu_of_rank = placed.gpu;
-  problem.cost = parse_cost(load_cost_source("nominal"));
+  testing::place_on_small_fabric(problem);
   return problem;
 }
 

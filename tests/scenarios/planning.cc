@@ -1,31 +1,21 @@
 #include "tests/scenarios/planning.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/error.h"
 #include "tests/scenarios/layout_text.h"
+#include "tests/sim/search/small_fabric.h"
 
 namespace refit::scenarios {
 namespace {
-
-FabricSource fabric_source(size_t gpus, size_t nodes_per_domain) {
-  return {fmt::format("name: scenario\ndefault_cost: nominal\n"
-                      "node: {{gpus: {0}, nvlink: 450GB/s, nvlink_latency: 1us, nics: {0}, nic: "
-                      "400Gbps, nic_latency: 1us}}\n"
-                      "domain: {{nodes: {1}}}\n"
-                      "network: {{kind: rail-optimized, oversubscription: 1}}\n",
-                      gpus, nodes_per_domain),
-          "scenario"};
-}
 
 /// Ranks on the hosts that the scenario names: all of one size, as are its NVLink domains.
 void place_on_hosts(const Scenario& scenario, Problem& problem) {
   const size_t gpus = scenario.hosts.begin()->second.size();
   const size_t domain = scenario.domains.empty() ? gpus : scenario.domains.front().size();
-  problem.fabric =
-      make_fabric(fabric_source(gpus, domain / gpus), static_cast<int32_t>(scenario.hosts.size()));
+  problem.fabric = make_fabric(testing::small_fabric(gpus, domain / gpus),
+                               static_cast<int32_t>(scenario.hosts.size()));
+  problem.cost = parse_cost(load_cost_source("nominal"));
   int32_t host = 0;
   for (const auto& [name, ranks] : scenario.hosts) {
     if (ranks.size() != gpus) fail("scenario " + scenario.id, "hosts of other sizes", "equal ones");
@@ -52,17 +42,12 @@ Problem make_problem(const Scenario& scenario, const std::string& dtype) {
   problem.casts = apply_casts(problem.model, problem.train, problem.gen);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
   if (scenario.hosts.empty()) {
-    const FabricSource source = fabric_source(4, 1);
-    const PlacedRanks placed =
-        place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-    problem.fabric = make_fabric(source, placed.nodes);
-    problem.gpu_of_rank = placed.gpu;
+    testing::place_on_small_fabric(problem);
   } else {
     place_on_hosts(scenario, problem);
   }
   const auto world = static_cast<size_t>(scenario.exec_number("world", 0));
   problem.gpu_of_rank.resize(std::max(problem.gpu_of_rank.size(), world), -1);
-  problem.cost = parse_cost(load_cost_source("nominal"));
   return problem;
 }
 

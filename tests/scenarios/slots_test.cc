@@ -8,6 +8,7 @@
 
 #include "sim/search/search.h"
 #include "sim/search/strategies.h"
+#include "tests/sim/search/small_fabric.h"
 
 namespace refit {
 namespace {
@@ -24,26 +25,6 @@ Model one_layer(int32_t experts) {
   model.tensors.push_back(
       {"norm", Dims{4}, Dtype::kFp32, Role::kReplicated, Block::kHead, -1, false});
   return model;
-}
-
-Problem make_problem(const std::string& train, const std::string& gen, int32_t experts) {
-  Problem problem;
-  problem.model = one_layer(experts);
-  problem.train = load_layout(train, problem.model, Side::kTrain, 0);
-  problem.gen =
-      load_layout(gen, problem.model, Side::kGen, static_cast<int32_t>(problem.train.ranks.size()));
-  problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  const FabricSource source{
-      "name: small\ndefault_cost: nominal\n"
-      "node: {gpus: 4, nvlink: 450GB/s, nvlink_latency: 1us, nics: 4, nic: 400Gbps, nic_latency: "
-      "1us}\ndomain: {nodes: 1}\nnetwork: {kind: rail-optimized, oversubscription: 1}\n",
-      "small"};
-  const PlacedRanks placed =
-      place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-  problem.fabric = make_fabric(source, placed.nodes);
-  problem.gpu_of_rank = placed.gpu;
-  problem.cost = parse_cost(load_cost_source("nominal"));
-  return problem;
 }
 
 TEST(Slots, EveryCopyOfAnExpertIsWritten) {
@@ -66,7 +47,8 @@ TEST(Slots, EveryCopyOfAnExpertIsWritten) {
     if (trial % 5 == 0) {  // colocated in part
       gen += fmt::format(",ranks=1-{}", ep * 2);
     }
-    const Problem problem = make_problem("megatron:ep=2,tp=2,etp=1", gen, experts);
+    const Problem problem =
+        testing::make_small_problem(one_layer(experts), "megatron:ep=2,tp=2,etp=1", gen);
     const RankMap& map = problem.gen.maps[static_cast<size_t>(problem.gen.tensor_map[0])];
     for (const auto& [rank, shards] : map.shards) {
       for (size_t i = 1; i < shards.size(); ++i)

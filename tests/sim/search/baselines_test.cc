@@ -10,6 +10,7 @@
 #include "sim/simulator/host_work.h"
 #include "sim/simulator/simulator.h"
 #include "tests/refused.h"
+#include "tests/sim/search/small_fabric.h"
 
 namespace refit {
 namespace {
@@ -47,16 +48,7 @@ Problem make_problem(const std::vector<Dims>& shapes, Grid train, Grid gen) {
   problem.train = make_layout(problem.model, train);
   problem.gen = make_layout(problem.model, gen);
   problem.demand = make_demand(problem.model, problem.train, problem.gen);
-  const FabricSource source{
-      "name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 400GB/s, nvlink_latency: 1us, "
-      "nics: 4, nic: 400Gbps, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: "
-      "rail-optimized, oversubscription: 1}\n",
-      "small"};
-  const PlacedRanks placed =
-      place_ranks(node_shape(source), problem.train.ranks, problem.gen.ranks);
-  problem.fabric = make_fabric(source, placed.nodes);
-  problem.gpu_of_rank = placed.gpu;
-  problem.cost = parse_cost(load_cost_source("nominal"));
+  testing::place_on_small_fabric(problem);
   return problem;
 }
 
