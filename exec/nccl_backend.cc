@@ -238,6 +238,17 @@ void NcclBackend::State::make_comms(const Plan& plan, GpuApi::Comm parent) {
   settle(control);
 }
 
+/// Where `work` fails, communicators may be half made or at work: they cannot be destroyed any more.
+template <typename Work>
+void NcclBackend::or_abort(const Work& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    abort(error.what());
+    throw;
+  }
+}
+
 NcclBackend::NcclBackend(GpuApi& gpu, const Plan& plan, int32_t rank, Bootstrap* bootstrap,
                          GpuApi::Comm parent, const NcclOptions& options)
     : state_(std::make_unique<State>(gpu, rank, static_cast<int32_t>(plan.ranks.size()), bootstrap,
@@ -247,12 +258,7 @@ NcclBackend::NcclBackend(GpuApi& gpu, const Plan& plan, int32_t rank, Bootstrap*
   state.channels.resize(plan.channels.size());
   state.origin = gpu.make_stream();
   state.start = gpu.make_event();
-  try {
-    state.make_comms(plan, parent);
-  } catch (const std::exception& error) {
-    abort(error.what());  // those that are half made
-    throw;
-  }
+  or_abort([&] { state.make_comms(plan, parent); });
   state.gathered_bytes = state.world + 1;  // what barriers need
   state.gathered = allocate(state.gathered_bytes);
   state.markers = gpu.allocate_host(kAlignment * std::max<int64_t>(std::ssize(plan.channels), 1));
@@ -391,8 +397,10 @@ void NcclBackend::bind(std::span<const Group> groups) {
   }
   state.setup.steps = std::ssize(groups);
   state.upload(device_steps);
-  state.register_memory();
-  state.connect();
+  or_abort([&] {
+    state.register_memory();
+    state.connect();
+  });
   state.doing = "meeting all ranks";
 }
 
@@ -485,7 +493,7 @@ void NcclBackend::barrier() {
   State& state = *state_;
   state.refuse_aborted();
   state.gpu.make_current();
-  state.gather(1);
+  or_abort([&] { state.gather(1); });
 }
 
 /// Gathers `bytes` bytes of every rank behind the first `bytes` of the buffer.
@@ -508,7 +516,7 @@ std::vector<std::string> NcclBackend::all_gather(const std::string& mine) {
     state.gathered_bytes = needed;
   }
   gpu.copy(state.gathered, reinterpret_cast<const std::byte*>(mine.data()), bytes);
-  state.gather(bytes);
+  or_abort([&] { state.gather(bytes); });
   std::string all(static_cast<size_t>(bytes * state.world), '\0');
   gpu.copy(reinterpret_cast<std::byte*>(all.data()), state.gathered + bytes, std::ssize(all));
   std::vector<std::string> blobs;

@@ -67,6 +67,9 @@ class NcclBackend final : public Backend {
   const Setup& setup() const;
 
  private:
+  template <typename Work>
+  void or_abort(const Work& work);
+
   struct State;
   std::unique_ptr<State> state_;
 };

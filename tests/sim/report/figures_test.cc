@@ -11,13 +11,13 @@ namespace {
 
 using Parts = std::vector<float>;
 
-struct Run {
+struct Replayed {
   Fabric fabric = SmallCluster{}.make(2);
   Plan plan;
   Replay replayed;
   Timeline timeline;
 
-  explicit Run(const PlanWriter& writer)
+  explicit Replayed(const PlanWriter& writer)
       : plan(writer.write()),
         replayed(replay(plan, fabric, free_cost())),
         timeline(make_timeline(plan, replayed, free_cost(), /*entries=*/true)) {}
@@ -37,7 +37,7 @@ PlanWriter two_in_a_row() {
 }
 
 TEST(Figures, RankActivity) {
-  const Run run(two_in_a_row());
+  const Replayed run(two_in_a_row());
   ASSERT_DOUBLE_EQ(run.timeline.refit_s, 40);
   // Four spans of 10 s. Rank 1 does nothing and has no row.
   const Heat four = rank_activity(run.plan, run.timeline, 4);
@@ -53,7 +53,7 @@ TEST(Figures, OverlappingTransfersCountOnce) {
   PlanWriter writer(4, 1);
   writer.send(0, 2, 0, 0, 50);
   writer.send(0, 3, 0, 0, 100);
-  const Run run(writer);
+  const Replayed run(writer);
   const Heat heat = rank_activity(run.plan, run.timeline, 3);
   EXPECT_EQ(heat.part, (Parts{1, 1, 1, 1, 1, 0, 1, 1, 1}));
 }
@@ -63,7 +63,7 @@ TEST(Figures, LinkActivityIsPartOfTheRate) {
   PlanWriter writer(4, 1);
   writer.send(0, 2, 0, 0, 100);
   writer.send(0, 3, 0, 0, 100);
-  const Run run(writer);
+  const Replayed run(writer);
   const Heat heat = run.links(2, 10);
   EXPECT_EQ(heat.rows,
             (std::vector<std::string>{"n0.gpu0.nic0.out", "n1.gpu0.nic0.in", "n1.gpu1.nic0.in"}));
@@ -72,7 +72,7 @@ TEST(Figures, LinkActivityIsPartOfTheRate) {
 }
 
 TEST(Figures, LinkUsesAreSortedByUse) {
-  const Run run(two_in_a_row());
+  const Replayed run(two_in_a_row());
   const std::vector<LinkUsage> loads = link_uses(run.replayed, run.timeline.refit_s);
   ASSERT_EQ(loads.size(), 3U);
   EXPECT_EQ(run.fabric.links[static_cast<size_t>(loads[0].link)].name, "n0.gpu0.nic0.out");
@@ -87,7 +87,7 @@ TEST(Figures, TrafficBetweenNodes) {
   writer.send(0, 2, 0, 0, 100);
   writer.send(1, 3, 0, 0, 30);
   writer.send(2, 3, 0, 1, 7);
-  const Run run(writer);
+  const Replayed run(writer);
   const Traffic traffic = node_traffic(run.plan, 10);
   EXPECT_EQ(traffic.names, (std::vector<std::string>{"n0", "n1"}));
   EXPECT_EQ(traffic.bytes, (std::vector<int64_t>{0, 130, 0, 7}));
@@ -98,7 +98,7 @@ TEST(Figures, TrafficBetweenNodes) {
 }
 
 TEST(Figures, NothingMoves) {
-  const Run run(PlanWriter(4, 1));
+  const Replayed run(PlanWriter(4, 1));
   EXPECT_TRUE(rank_activity(run.plan, run.timeline, 4).rows.empty());
   EXPECT_TRUE(run.links(4, 4).rows.empty());
 }
