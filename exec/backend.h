@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "exec/conversion.h"
 #include "plans/box.h"
 
 namespace refit {
@@ -36,6 +37,8 @@ struct Part {
   int32_t peer = -1;
   int64_t bytes = 0;
   std::vector<Strided> boxes;
+  /// By box, for backends that cast, where some box is cast; that box then has bytes and no address.
+  std::vector<Conversion> conversions = {};
 };
 
 /// A step, resolved. Sends to oneself pair up with receives from oneself.
@@ -66,6 +69,10 @@ class Backend {
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
   }
+
+  /// Whether it does the conversions of a group by itself, when the group runs; else they are done
+  /// in host memory, before the group is posted and after it has ended.
+  virtual bool casts() const { return false; }
 
   /// Opens what it takes to exchange messages with these ranks, each of which has to do the same.
   /// Calls are optional: what is not open by then is opened by the first message.

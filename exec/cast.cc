@@ -1,125 +1,20 @@
 #include "exec/cast.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
+#include "exec/cast_math.h"
 
 namespace refit {
 
 namespace {
 
-constexpr float kE4m3Largest = 448, kE2m1Largest = 6;
-constexpr float kE4m3Smallest = 0x1p-9F;  // above 0
-
-uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
-float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
-
-/// Drops the low bits: to nearest, ties to even.
-uint32_t round_off(uint32_t bits, int dropped) {
-  const uint32_t half = (uint32_t{1} << (dropped - 1)) - 1;
-  return (bits + half + ((bits >> dropped) & 1U)) >> dropped;
-}
-
-/// A binary format of 16 bits or fewer with fp32's rules: sign, `exponent` bits, `mantissa` bits.
-struct Small {
-  int exponent, mantissa;
-  constexpr int bias() const { return (1 << (exponent - 1)) - 1; }
-};
-constexpr Small kFp16{5, 10}, kE4m3{4, 3};
-
-constexpr float power_of_two(int exponent) {
-  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
-/// |value| rounded to the format's grid, as its bits without sign. May run over the format's largest, into the bits above.
-template <Small kFormat>
-uint32_t round_magnitude(float magnitude) {
-  constexpr int kLeast = 1 - kFormat.bias();  // exponent of the smallest normal number
-  if (magnitude < power_of_two(kLeast)) {
-    // Subnormal: a multiple of 2^(kLeast - mantissa); scaling by a power of two is exact, and the sum rounds.
-    constexpr float kInteger = 0x1p23F;  // from here on floats are whole
-    const float units = magnitude * power_of_two(kFormat.mantissa - kLeast);
-    return bits_of(units + kInteger) - bits_of(kInteger);
-  }
-  constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kFormat.bias()) << kFormat.mantissa;
-  return round_off(bits_of(magnitude), 23 - kFormat.mantissa) - kRebias;
-}
-
-float magnitude_of(uint32_t bits, Small format) {
-  const uint32_t exponent = bits >> format.mantissa;
-  const uint32_t mantissa = bits & ((1U << format.mantissa) - 1);
-  const int least = 1 - format.bias();
-  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), least - format.mantissa);
-  return std::ldexp(static_cast<float>(mantissa | (1U << format.mantissa)),
-                    static_cast<int>(exponent) - format.bias() - format.mantissa);
-}
-
-uint32_t encode_bf16(float value) {
-  const uint32_t bits = bits_of(value);
-  return std::isnan(value) ? (bits >> 16) | 0x40U : round_off(bits, 16);
-}
-
-uint32_t encode_fp16(float value) {
-  const uint32_t sign = bits_of(value) >> 31 << 15;
-  if (std::isnan(value)) return sign | 0x7e00U;
-  return sign | std::min(round_magnitude<kFp16>(std::fabs(value)), 0x7c00U);
-}
-
-uint32_t encode_e4m3(float value) {
-  const uint32_t sign = bits_of(value) >> 31 << 7;
-  if (std::isnan(value)) return sign | 0x7fU;
-  return sign | std::min(round_magnitude<kE4m3>(std::min(std::fabs(value), kE4m3Largest)), 0x7eU);
-}
-
-uint32_t encode_e2m1(float value) {
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return 7;
-  const uint32_t sign = bits_of(value) >> 31 << 3;
-  // Halfway between neighbours; a tie goes to the even one.
-  constexpr float kHalfway[] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
-  uint32_t code = 0;
-  for (const float border : kHalfway) {
-    if (magnitude > border || (magnitude == border && code % 2 == 1)) ++code;
-  }
-  return sign | code;
-}
-
-uint32_t encode_e8m0(float value) {
-  if (std::isnan(value)) return 0xff;
-  const uint32_t bits = bits_of(std::fabs(value));
-  const uint32_t exponent = bits >> 23, mantissa = bits & 0x7fffffU;
-  // Exponent 0 is 2^-127 here, half of the smallest normal float.
-  const bool up = exponent == 0 ? mantissa > 0x400000U : mantissa > 0;
-  return std::min(exponent + (up ? 1U : 0U), 0xfeU);
-}
-
 float decode_e2m1(uint32_t bits) {
   constexpr float kValues[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
   const float magnitude = kValues[bits & 7U];
   return bits & 8U ? -magnitude : magnitude;
-}
-
-float decode_fp16(uint32_t bits) {
-  const uint32_t magnitude = bits & 0x7fffU;
-  float value = magnitude_of(magnitude, kFp16);
-  if (magnitude >= 0x7c00U) value = float_of(magnitude == 0x7c00U ? 0x7f800000U : 0x7fc00000U);
-  return bits & 0x8000U ? -value : value;
-}
-
-float decode_e4m3(uint32_t bits) {
-  const uint32_t magnitude = bits & 0x7fU;
-  const float value = magnitude == 0x7fU ? float_of(0x7fc00000U) : magnitude_of(magnitude, kE4m3);
-  return bits & 0x80U ? -value : value;
-}
-
-float decode_bf16(uint32_t bits) { return float_of(bits << 16); }
-
-float decode_e8m0(uint32_t bits) {
-  return bits == 0xff ? float_of(0x7fc00000U) : std::ldexp(1.0F, static_cast<int>(bits) - 127);
 }
 
 struct Codec {
@@ -171,14 +66,9 @@ void encode_all(const float* values, int64_t count, std::byte* to, Encode encode
 }
 
 float largest(const float* values, int64_t count, float start) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float magnitude = std::fabs(values[i]);
-    start = magnitude > start ? magnitude : start;
-  }
+  for (int64_t i = 0; i < count; ++i) start = larger(start, values[i]);
   return start;
 }
-
-float or_one(float scale) { return scale > 0 ? scale : 1; }
 
 /// Quantises one matrix of a weight.
 class Matrix {
@@ -202,8 +92,7 @@ class Matrix {
       read_row(row, 0, columns_);
       most = largest(row_.data(), columns_, most);
     }
-    global_ = or_one(format == Format::kNvfp4 ? most / (kE2m1Largest * kE4m3Largest)
-                                              : most / kE4m3Largest);
+    global_ = global_scale(format, most);
     if (known != nullptr) known->emplace(at, global_);
   }
 
@@ -223,8 +112,12 @@ class Matrix {
         scales_[b] = largest(row_.data() + begin, end - begin, scales_[b]);
       }
     }
-    divisors_ = scales_;
-    for (size_t b = 0; b < count; ++b) set_scale(scales_[b], divisors_[b]);
+    divisors_.resize(count);
+    for (size_t b = 0; b < count; ++b) {
+      const BlockScale scale = block_scale(format_, scales_[b], global_);
+      scales_[b] = scale.stored;
+      divisors_[b] = scale.divisor;
+    }
   }
   const std::vector<float>& scales() const { return scales_; }
 
@@ -247,28 +140,6 @@ class Matrix {
     at_[at_.count - 2] = row;
     at_[at_.count - 1] = first;
     read_(at_, last - first, row_.data());
-  }
-
-  /// From a block's largest value in `scale` to the scale as stored and to what data is divided by.
-  void set_scale(float& scale, float& divisor) const {
-    const float most = scale;
-    switch (format_) {
-      case Format::kFp8Block:
-        divisor = scale = or_one(most / kE4m3Largest);
-        return;
-      case Format::kMxfp8:
-        divisor = scale = decode_e8m0(encode_e8m0(most / kE4m3Largest));
-        return;
-      case Format::kNvfp4:
-        scale = most > 0 ? std::max(most / (kE2m1Largest * global_), kE4m3Smallest) : 1;
-        scale = decode_e4m3(encode_e4m3(scale));
-        divisor = scale * global_;
-        return;
-      case Format::kNone:
-      case Format::kFp8:
-        break;
-    }
-    REFIT_CHECK(false);
   }
 
   const Format format_;

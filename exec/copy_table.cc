@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <optional>
 
 #include "base/error.h"
 #include "exec/copy_tile.h"
@@ -128,116 +127,6 @@ void copy_boxes(const CopyTable& table) {
     }
     copy_strided({&to, 1}, {&from, 1});
   }
-}
-
-namespace {
-
-/// The boxes of the part as one run of bytes, or nothing. Neighbours count as one.
-std::optional<Strided> as_one_run(const Part& part) {
-  if (part.boxes.empty() || part.boxes.front().dims != 0) return std::nullopt;
-  Strided all = part.boxes.front();
-  for (size_t i = 1; i < part.boxes.size(); ++i) {
-    const Strided& box = part.boxes[i];
-    if (box.dims != 0 || box.base != all.base + all.run) return std::nullopt;
-    all.run += box.run;
-  }
-  return all;
-}
-
-/// Copies box by box, when the two ends are cut alike.
-bool add_local_copy(CopyTable& table, const Part& from, const Part& to) {
-  if (from.boxes.size() != to.boxes.size()) return false;
-  CopyTable trial = table;
-  for (size_t i = 0; i < from.boxes.size(); ++i) {
-    if (from.boxes[i].bytes() != to.boxes[i].bytes()) return false;
-    if (!add_copy(trial, from.boxes[i], to.boxes[i])) return false;
-  }
-  table = std::move(trial);
-  return true;
-}
-
-/// One step's use of the packing buffer. With no buffer it only counts.
-class Packer {
- public:
-  explicit Packer(std::byte* base) : base_(base) {}
-
-  std::byte* take(int64_t bytes) {
-    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += align(bytes);
-    return at;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0;
-};
-
-void add_packing(CopyTable& table, const Part& part, std::byte* packed) {
-  for (const Strided& box : part.boxes) {
-    REFIT_CHECK(add_copy(table, box, dense_block(packed, box.bytes())));
-    packed += box.bytes();
-  }
-}
-
-void add_unpacking(CopyTable& table, const Part& part, std::byte* packed) {
-  for (const Strided& box : part.boxes) {
-    REFIT_CHECK(add_copy(table, dense_block(packed, box.bytes()), box));
-    packed += box.bytes();
-  }
-}
-
-const Part* find_local(const std::vector<Part>& parts, int32_t rank) {
-  const auto at =
-      std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.peer == rank; });
-  return at == parts.end() ? nullptr : &*at;
-}
-
-/// Lays the step out; `step` may be null to count only.
-int64_t lay_out(const Group& group, int32_t rank, std::byte* packing, DeviceStep* step) {
-  Packer packer(packing);
-  for (const Part& part : group.sends) {
-    if (part.peer == rank || part.bytes == 0) continue;
-    const std::optional<Strided> run = as_one_run(part);
-    std::byte* at = run ? run->base : packer.take(part.bytes);
-    if (step == nullptr) continue;
-    if (!run) add_packing(step->before, part, at);
-    step->sends.push_back({part.peer, at, part.bytes});
-  }
-  for (const Part& part : group.recvs) {
-    if (part.peer == rank || part.bytes == 0) continue;
-    const std::optional<Strided> run = as_one_run(part);
-    std::byte* at = run ? run->base : packer.take(part.bytes);
-    if (step == nullptr) continue;
-    if (!run) add_unpacking(step->after, part, at);
-    step->recvs.push_back({part.peer, at, part.bytes});
-  }
-  const Part* from = find_local(group.sends, rank);
-  const Part* to = find_local(group.recvs, rank);
-  if (from == nullptr && to == nullptr) return packer.used();
-  if (from == nullptr || to == nullptr || from->bytes != to->bytes) {
-    fail("local copy", "one end without the other, or of another size", "two ends of equal size");
-  }
-  CopyTable trial;
-  if (add_local_copy(step == nullptr ? trial : step->before, *from, *to)) return packer.used();
-  std::byte* at = packer.take(from->bytes);
-  if (step != nullptr) {
-    add_packing(step->before, *from, at);
-    add_unpacking(step->after, *to, at);
-  }
-  return packer.used();
-}
-
-}  // namespace
-
-int64_t packing_bytes(const Group& group, int32_t rank) {
-  return lay_out(group, rank, nullptr, nullptr);
-}
-
-DeviceStep make_device_step(const Group& group, int32_t rank, std::byte* packing) {
-  DeviceStep step;
-  lay_out(group, rank, packing, &step);
-  return step;
 }
 
 }  // namespace refit

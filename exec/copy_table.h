@@ -17,11 +17,11 @@ namespace refit {
 // of threads copies a tile: thread t the units t, t + kTileThreads, ... So all pieces of all peers
 // of a step, whatever their shapes, are one sweep over equal tiles.
 //
-// The table is plain data: the host builds it, a kernel walks it (exec/cuda/copy_kernel.cu), and
+// The table is plain data: the host builds it, a kernel walks it (exec/cuda/sweep_kernel.cu), and
 // copy_tiles walks it on the host in the same way, with the same arithmetic (exec/copy_tile.h).
 
 inline constexpr int32_t kTileThreads = 256;
-inline constexpr int32_t kUnitsPerThread = 8;
+inline constexpr int32_t kUnitsPerThread = 4;
 inline constexpr int32_t kTileUnits = kTileThreads * kUnitsPerThread;
 
 struct CopyBox {
@@ -69,26 +69,5 @@ void copy_tiles(const TableView& table);
 
 /// The same bytes moved as this host does it best: row by row.
 void copy_boxes(const CopyTable& table);
-
-/// One message of a step as the transport sees it.
-struct WireMessage {
-  int32_t peer = -1;
-  std::byte* at = nullptr;
-  int64_t bytes = 0;
-};
-
-/// A step as a device runs it: one sweep (packing, local copies), then all messages, then one sweep
-/// (unpacking). A message that is one run of bytes goes from and to where it lies; all others go
-/// through the packing buffer.
-struct DeviceStep {
-  CopyTable before, after;
-  std::vector<WireMessage> sends, recvs;
-};
-
-/// Bytes of packing that the group needs on this rank.
-int64_t packing_bytes(const Group& group, int32_t rank);
-
-/// `packing` has packing_bytes(group, rank) bytes, at a multiple of kAlignment.
-DeviceStep make_device_step(const Group& group, int32_t rank, std::byte* packing);
 
 }  // namespace refit

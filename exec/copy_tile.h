@@ -1,14 +1,9 @@
 #pragma once
 
 #include "exec/copy_table.h"
+#include "exec/host_device.h"
 
 // How a thread finds its units. The same source for the kernel and for its reference on the host.
-
-#if defined(__CUDACC__)
-#define REFIT_HOST_DEVICE __host__ __device__
-#else
-#define REFIT_HOST_DEVICE
-#endif
 
 namespace refit {
 

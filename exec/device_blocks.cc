@@ -14,31 +14,18 @@ void DeviceBlocks::release_all() {
   for (const auto& [at, bytes] : blocks_) gpu_.release(at);
 }
 
-DeviceBlocks::Tables DeviceBlocks::upload(std::span<const CopyTable* const> tables) {
-  std::vector<CopyBox> boxes;
-  std::vector<int32_t> box_of_tile;
-  for (const CopyTable* table : tables) {
-    boxes.insert(boxes.end(), table->boxes.begin(), table->boxes.end());
-    box_of_tile.insert(box_of_tile.end(), table->box_of_tile.begin(), table->box_of_tile.end());
+DeviceBlocks::Sweeps DeviceBlocks::upload(std::span<const Sweep* const> sweeps) {
+  Sweeps uploaded;
+  for (const Sweep* sweep : sweeps) uploaded.bytes += place_sweep(*sweep, nullptr, nullptr).bytes;
+  std::vector<std::byte> image(static_cast<size_t>(uploaded.bytes));
+  std::byte* base = allocate(uploaded.bytes);
+  int64_t at = 0;
+  for (const Sweep* sweep : sweeps) {
+    const PlacedSweep placed = place_sweep(*sweep, base + at, image.data() + at);
+    uploaded.views.push_back(placed.view);
+    at += placed.bytes;
   }
-  const auto box_bytes = static_cast<int64_t>(boxes.size() * sizeof(CopyBox));
-  const auto tile_bytes = static_cast<int64_t>(box_of_tile.size() * sizeof(int32_t));
-  Tables uploaded;
-  uploaded.bytes = box_bytes + tile_bytes;
-  std::byte* at = allocate(uploaded.bytes);
-  if (at != nullptr) {
-    gpu_.copy(at, reinterpret_cast<const std::byte*>(boxes.data()), box_bytes);
-    gpu_.copy(at + box_bytes, reinterpret_cast<const std::byte*>(box_of_tile.data()), tile_bytes);
-  }
-  const auto* next_box = reinterpret_cast<const CopyBox*>(at);
-  const auto* next_tile = reinterpret_cast<const int32_t*>(at + box_bytes);
-  for (const CopyTable* table : tables) {
-    TableView& placed = uploaded.views.emplace_back();
-    if (table->empty()) continue;
-    placed = {next_box, next_tile, static_cast<int32_t>(table->box_of_tile.size())};
-    next_box += table->boxes.size();
-    next_tile += table->box_of_tile.size();
-  }
+  if (at > 0) gpu_.copy(base, image.data(), at);
   return uploaded;
 }
 

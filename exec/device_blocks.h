@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/copy_table.h"
+#include "exec/device_step.h"
 #include "exec/gpu_api.h"
 
 namespace refit {
@@ -25,12 +25,12 @@ class DeviceBlocks {
   std::byte* allocate(int64_t bytes);  // null for none
   void release_all();
 
-  /// Copies of the tables, all in one block; an empty table has an empty view.
-  struct Tables {
-    std::vector<TableView> views;
+  /// Copies of the sweeps, all in one block.
+  struct Sweeps {
+    std::vector<SweepView> views;
     int64_t bytes = 0;
   };
-  Tables upload(std::span<const CopyTable* const> tables);
+  Sweeps upload(std::span<const Sweep* const> sweeps);
 
   /// What messages read and write where it lies: blocks of ours as a whole, else the ranges that
   /// messages touch; neighbours merged, by address.

@@ -87,6 +87,8 @@ struct Executor::State {
   Part bind(const Plan& plan, const Message& message, std::vector<Conversion>& conversions);
   Strided bind(const Plan& plan, const Piece& piece, std::vector<Conversion>& conversions);
   bool bind_copies(const Plan& plan, size_t index);
+  bool casts(const Plan& plan, const Message* message) const;
+  std::vector<Conversion> list_conversions(const Plan& plan, const Message& message) const;
   std::byte* memory_of(const Plan& plan, const Piece& piece, const PieceArea& area) const;
   void allocate_casts(const Plan& plan);
 
@@ -190,11 +192,17 @@ void Executor::State::bind(const Plan& plan, size_t index) {
   if (queue.last == 0) queue.next = index;
   queue.last = index + 1;
 
-  const bool copies_here = bind_copies(plan, index);
+  const Message* local_send = find_send(program, step, backend.rank());
+  const Message* local_recv = find_recv(program, step, backend.rank());
+  const bool local_casts = casts(plan, local_send) || casts(plan, local_recv);
+  const bool copies_here = local_casts && !backend.casts() && bind_copies(plan, index);
   for (int32_t m = step.first_send; m < step.last_message; ++m) {
     const Message& message = program.messages[static_cast<size_t>(m)];
     if (copies_here && message.peer == backend.rank()) continue;
     Part part = bind(plan, message, m < step.first_recv ? packs[index] : unpacks[index]);
+    if (backend.casts() && (message.peer == backend.rank() ? local_casts : casts(plan, &message))) {
+      part.conversions = list_conversions(plan, message);
+    }
     if (m < step.first_recv) {
       group.sends.push_back(std::move(part));
     } else {
@@ -219,24 +227,41 @@ void Executor::State::bind(const Plan& plan, size_t index) {
 }
 
 void Executor::State::allocate_casts(const Plan& plan) {
-  for (const int64_t bytes : cast_bytes(plan, backend.rank())) {
-    packing.push_back(bytes == 0 ? nullptr : backend.allocate(bytes));
+  packing.resize(plan.channels.size());
+  if (backend.casts()) return;
+  const std::vector<int64_t> bytes = cast_bytes(plan, backend.rank());
+  for (size_t channel = 0; channel < bytes.size(); ++channel) {
+    if (bytes[channel] > 0) packing[channel] = backend.allocate(bytes[channel]);
   }
 }
 
-/// Local copies with casts are no business of the backend. Returns whether the step has such.
+/// Does some piece of the message have other values in memory than on the wire?
+bool Executor::State::casts(const Plan& plan, const Message* message) const {
+  return message != nullptr &&
+         std::any_of(program.pieces.begin() + message->first_piece,
+                     program.pieces.begin() + message->last_piece,
+                     [&](const Piece& piece) { return is_cast(plan, backend.rank(), piece); });
+}
+
+/// For a backend that casts; it says where the pieces are packed.
+std::vector<Conversion> Executor::State::list_conversions(const Plan& plan,
+                                                          const Message& message) const {
+  std::vector<Conversion> conversions;
+  for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
+    const Piece& piece = program.pieces[static_cast<size_t>(p)];
+    std::byte* memory = memory_of(plan, piece, find_area(plan, backend.rank(), piece));
+    conversions.push_back(make_conversion(plan, backend.rank(), piece, memory, nullptr));
+  }
+  return conversions;
+}
+
+/// Local copies with casts are done here, piece by piece. Returns whether the step has such.
 bool Executor::State::bind_copies(const Plan& plan, size_t index) {
   const int32_t rank = backend.rank();
   const Step& step = program.steps[index];
   const Message* send = find_send(program, step, rank);
   const Message* recv = find_recv(program, step, rank);
   if (send == nullptr || recv == nullptr) return false;
-  const auto casts = [&](const Message& message) {
-    return std::any_of(program.pieces.begin() + message.first_piece,
-                       program.pieces.begin() + message.last_piece,
-                       [&](const Piece& piece) { return is_cast(plan, rank, piece); });
-  };
-  if (!casts(*send) && !casts(*recv)) return false;
   const int32_t pieces = send->last_piece - send->first_piece;
   if (pieces != recv->last_piece - recv->first_piece) fail("local copy", "ends that do not match");
   std::vector<std::pair<Conversion, Conversion>> pairs;
@@ -313,9 +338,10 @@ Strided Executor::State::bind(const Plan& plan, const Piece& piece,
     fail("wire dtype", dtype_name(piece.wire),
          fmt::format("{} as in the buffer, or one that converts to it", dtype_name(area.dtype)));
   }
+  const int64_t bytes = piece_bytes(program, piece);
+  if (backend.casts()) return {.run = bytes};
   const Conversion& conversion =
       conversions.emplace_back(make_conversion(plan, backend.rank(), piece, base, next_packed));
-  const int64_t bytes = piece_bytes(program, piece);
   next_packed += bytes;
   return {.base = conversion.packed, .run = bytes};
 }

@@ -56,7 +56,8 @@ class Executor {
   };
 
   /// Throws Error when a piece cannot be bound: outside of its area, without a buffer, not in whole
-  /// bytes. Casts (exec/cast.h) pack before a step is posted and unpack when it has ended, in this thread.
+  /// bytes. Casts (exec/cast.h) pack before a step is posted and unpack when it has ended, in this
+  /// thread, unless the backend does them.
   /// Connects with the peers: all ranks have to be about to do the same. `weights` null: its own.
   Executor(const Plan& plan, Backend& backend, Buffers buffers, Hooks hooks = {},
            Weights* weights = nullptr);

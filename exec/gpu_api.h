@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "exec/copy_table.h"
+#include "exec/sweep.h"
 
 namespace refit {
 
@@ -58,10 +58,10 @@ class GpuApi {
   virtual void launch(Graph graph, Stream stream) = 0;
   virtual void destroy_graph(Graph graph) = 0;
 
-  /// One kernel: writes `mark` to `*marker` (host memory of this class) as it begins, and copies the
-  /// table, which may be empty.
-  virtual void launch_copies(const TableView& table, int32_t* marker, int32_t mark,
-                             Stream stream) = 0;
+  /// One kernel: writes `mark` to `*marker` (host memory of this class; null: no mark) as it begins,
+  /// and runs the sweep, which may be empty.
+  virtual void launch_sweep(const SweepView& sweep, int32_t* marker, int32_t mark,
+                            Stream stream) = 0;
 
   // NCCL. Communicators do not block: a call may return before it is done, and is_settled tells.
   virtual std::string make_unique_id() = 0;

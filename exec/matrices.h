@@ -25,6 +25,21 @@ void visit_matrices(const Box& box, Visit visit) {
   }
 }
 
+/// Calls visit(point) for every point of the box, the last dimension fastest.
+template <typename Visit>
+void visit_points(const Box& box, Visit visit) {
+  Dims at = box.lo;
+  while (true) {
+    visit(at);
+    int dim = box.dims() - 1;
+    while (dim >= 0 && ++at[dim] == box.hi[dim]) {
+      at[dim] = box.lo[dim];
+      --dim;
+    }
+    if (dim < 0) return;
+  }
+}
+
 /// Calls visit(first element, elements) for every row of the box, which is not empty.
 template <typename Visit>
 void visit_rows(const Box& box, Visit visit) {

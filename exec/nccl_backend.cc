@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kDrainTime(5);
 
 /// A step as it is enqueued; peers are ranks of the channel's communicator.
 struct BoundStep {
-  TableView before, after;
+  SweepView before, after;
   std::vector<WireMessage> sends, recvs;
   int32_t mark = 0;               // place in its channel, from 1
   GpuApi::Event ended = nullptr;  // only where another channel waits for it
@@ -287,16 +287,20 @@ void NcclBackend::copy(std::byte* to, const std::byte* from, int64_t bytes) {
 // Binding
 
 void NcclBackend::State::upload(const std::vector<DeviceStep>& device_steps) {
-  std::vector<const CopyTable*> tables;
-  for (const DeviceStep& step : device_steps)
-    tables.insert(tables.end(), {&step.before, &step.after});
-  const DeviceBlocks::Tables uploaded = memory.upload(tables);
+  std::vector<const Sweep*> sweeps;
+  for (const DeviceStep& step : device_steps) {
+    sweeps.insert(sweeps.end(), {&step.before, &step.after});
+  }
+  const DeviceBlocks::Sweeps uploaded = memory.upload(sweeps);
   setup.table_bytes = uploaded.bytes;
   for (size_t g = 0; g < steps.size(); ++g) {
     steps[g].before = uploaded.views[2 * g];
     steps[g].after = uploaded.views[2 * g + 1];
   }
-  for (const TableView& table : uploaded.views) setup.sweeps += table.tiles > 0 ? 1 : 0;
+  for (const SweepView& sweep : uploaded.views) {
+    setup.sweeps += sweep.tiles() > 0 ? 1 : 0;
+    setup.casts += sweep.casts.tiles > 0 ? 1 : 0;
+  }
 }
 
 void NcclBackend::State::register_memory() {
@@ -444,7 +448,7 @@ void NcclBackend::post(const Group& group) {
   for (const int32_t other : group.after) {
     gpu.wait(channel.stream, state.steps[static_cast<size_t>(other)].ended);
   }
-  gpu.launch_copies(step.before, channel.marker, step.mark, channel.stream);
+  gpu.launch_sweep(step.before, channel.marker, step.mark, channel.stream);
   if (!step.sends.empty() || !step.recvs.empty()) {
     gpu.begin_group();
     for (const WireMessage& message : step.sends) {
@@ -456,7 +460,7 @@ void NcclBackend::post(const Group& group) {
     gpu.end_group();
     state.settle(channel.comm);
   }
-  if (step.after.tiles > 0) gpu.launch_copies(step.after, nullptr, 0, channel.stream);
+  if (step.after.tiles() > 0) gpu.launch_sweep(step.after, nullptr, 0, channel.stream);
   if (step.ended != nullptr) gpu.record(step.ended, channel.stream);
   state.posted.push_back(group.channel);
 }
@@ -475,7 +479,7 @@ void NcclBackend::end_replay() {
   const bool enqueued = state.graph == nullptr;
   if (enqueued) {
     for (const ChannelState& channel : state.channels) {
-      gpu.launch_copies({}, channel.marker, channel.end_mark(), channel.stream);
+      gpu.launch_sweep({}, channel.marker, channel.end_mark(), channel.stream);
       gpu.record(channel.joined, channel.stream);
       gpu.wait(state.origin, channel.joined);
     }

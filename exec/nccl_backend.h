@@ -43,6 +43,7 @@ class NcclBackend final : public Backend {
   int32_t world() const override;
   std::byte* allocate(int64_t bytes) override;
   bool in_host_memory() const override { return false; }
+  bool casts() const override { return true; }
   void copy(std::byte* to, const std::byte* from, int64_t bytes) override;
   void bind(std::span<const Group> groups) override;
   bool begin_replay() override;
@@ -62,6 +63,7 @@ class NcclBackend final : public Backend {
     double connect_s = 0;  // first contact with all peers
     int64_t packing_bytes = 0, table_bytes = 0, registered_bytes = 0;
     int64_t steps = 0, sweeps = 0, messages = 0;  // of one replay
+    int64_t casts = 0;                            // sweeps with casts
     bool graph = false;                           // the last replay was a captured one
   };
   const Setup& setup() const;

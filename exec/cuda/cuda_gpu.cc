@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "exec/cuda/copy_kernel.h"
 #include "exec/cuda/nccl_library.h"
+#include "exec/cuda/sweep_kernel.h"
 
 namespace refit {
 
@@ -30,7 +30,7 @@ class CudaGpu final : public GpuApi {
  public:
   explicit CudaGpu(int32_t device) : device_(device), nccl_(nccl_library()) {
     make_current();
-    REFIT_CUDA_CALL(count_copy_blocks(&copy_blocks_));
+    REFIT_CUDA_CALL(count_sweep_blocks(&sweep_blocks_));
     REFIT_CUDA_CALL(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   }
   ~CudaGpu() override { cudaStreamDestroy(copies_); }
@@ -122,10 +122,9 @@ class CudaGpu final : public GpuApi {
     REFIT_CUDA_CALL(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
   }
 
-  void launch_copies(const TableView& table, int32_t* marker, int32_t mark,
-                     Stream stream) override {
-    check_cuda(launch_copy_kernel(table, marker, mark, copy_blocks_, stream_of(stream)),
-               "copy kernel");
+  void launch_sweep(const SweepView& sweep, int32_t* marker, int32_t mark, Stream stream) override {
+    check_cuda(launch_sweep_kernel(sweep, marker, mark, sweep_blocks_, stream_of(stream)),
+               "sweep kernel");
   }
 
   std::string make_unique_id() override {
@@ -233,7 +232,7 @@ class CudaGpu final : public GpuApi {
 
   const int32_t device_;
   const NcclLibrary& nccl_;
-  int32_t copy_blocks_ = 0;
+  SweepBlocks sweep_blocks_;
   cudaStream_t copies_ = nullptr;
 };
 

@@ -87,7 +87,7 @@ class NoGpu final : public GpuApi {
   Graph end_capture(Stream) override { return this; }
   void launch(Graph, Stream) override { ++calls; }
   void destroy_graph(Graph) override {}
-  void launch_copies(const TableView&, int32_t*, int32_t, Stream) override { ++calls; }
+  void launch_sweep(const SweepView&, int32_t*, int32_t, Stream) override { ++calls; }
   std::string make_unique_id() override { return "id"; }
   Comm make_comm(const std::string&, int32_t, int32_t, const CommSettings&) override {
     return this;
@@ -194,7 +194,7 @@ void measure_rank(const Plan& plan, int32_t rank, Rate& runs, Rate& strided) {
     if (need > packing.bytes()) continue;
     const DeviceStep step = make_device_step(group, rank, packing.data() + packed);
     packed += need;
-    for (const CopyTable* table : {&step.before, &step.after}) {
+    for (const CopyTable* table : {&step.before.copies, &step.after.copies}) {
       for (const CopyBox& box : table->boxes) {
         if (!fits(box)) continue;
         const int kind = box.dims == 0 ? 0 : 1;

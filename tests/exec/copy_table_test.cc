@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "exec/device_step.h"
 #include "exec/strided.h"
 #include "tests/exec/addresses.h"
 
@@ -198,9 +199,9 @@ TEST(DeviceStep, PacksSendsDirectlyWhatIsOneRunAndMergesNeighbours) {
   EXPECT_EQ(step.sends[2].bytes, 96);
   ASSERT_EQ(step.recvs.size(), 1U);
   EXPECT_EQ(step.recvs[0].at, packing.data() + 256);
-  EXPECT_EQ(step.before.boxes.size(), 2U);
-  EXPECT_EQ(step.after.boxes.size(), 1U);
-  copy_tiles(view(step.before));
+  EXPECT_EQ(step.before.copies.boxes.size(), 2U);
+  EXPECT_EQ(step.after.copies.boxes.size(), 1U);
+  copy_tiles(view(step.before.copies));
   for (int64_t i = 0; i < 32; ++i) {
     EXPECT_EQ(packing.data()[i], memory.data()[i / 8 * 32 + i % 8]);
   }
@@ -227,8 +228,8 @@ TEST(DeviceStep, LocalCopyThatIsCutOtherwiseGoesThroughPacking) {
     const DeviceStep step = make_device_step(group, 0, packing.data());
     EXPECT_TRUE(step.sends.empty() && step.recvs.empty());
     EXPECT_EQ(step.after.empty(), fits);
-    copy_tiles(view(step.before));
-    copy_tiles(view(step.after));
+    copy_tiles(view(step.before.copies));
+    copy_tiles(view(step.after.copies));
     const std::vector<std::byte*> from = addresses(group.sends[0].boxes[0]);
     const std::vector<std::byte*> to = addresses(group.recvs[0].boxes[0]);
     for (size_t i = 0; i < from.size(); ++i) EXPECT_EQ(*from[i], *to[i]) << i;

@@ -172,11 +172,10 @@ class FakeCluster::Device final : public GpuApi {
     delete static_cast<std::shared_ptr<FakeGraph>*>(graph);
   }
 
-  void launch_copies(const TableView& table, int32_t* marker, int32_t mark,
-                     Stream stream) override {
+  void launch_sweep(const SweepView& sweep, int32_t* marker, int32_t mark, Stream stream) override {
     const std::lock_guard lock(state_.mutex);
     FakeOp op;
-    op.table = table;
+    op.sweep = sweep;
     op.marker = marker;
     op.mark = mark;
     ++state_.counts.sweeps;

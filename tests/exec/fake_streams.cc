@@ -129,9 +129,9 @@ bool FakeCluster::State::run_graph(int32_t rank, FakeOp& op) {
 /// Whether the operation, the first of its stream, has ended.
 bool FakeCluster::State::run(int32_t rank, FakeOp& op) {
   switch (op.kind) {
-    case FakeOp::Kind::kCopies:
+    case FakeOp::Kind::kSweep:
       if (op.marker != nullptr) *op.marker = op.mark;
-      copy_tiles(op.table);
+      run_sweep(op.sweep);
       return true;
     case FakeOp::Kind::kWait:
       return op.stream->ended >= op.seq;

@@ -56,10 +56,10 @@ struct FakeTransfer {
 };
 
 struct FakeOp {
-  enum class Kind { kCopies, kWait, kGroup, kGather, kGraph };
-  Kind kind = Kind::kCopies;
-  // Copies.
-  TableView table;
+  enum class Kind { kSweep, kWait, kGroup, kGather, kGraph };
+  Kind kind = Kind::kSweep;
+  // Sweep.
+  SweepView sweep;
   int32_t* marker = nullptr;
   int32_t mark = 0;
   // Wait: until `seq` operations of the stream (of the graph's branch) have ended.

@@ -6,16 +6,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "exec/executor.h"
 #include "exec/nccl_replay.h"
 #include "exec/verify.h"
 #include "plans/plan_io.h"
+#include "sim/search/problem.h"
 #include "sim/search/search.h"
 #include "tests/exec/fake_gpu.h"
 #include "tests/exec/test_plans.h"
@@ -172,6 +175,48 @@ TEST(NcclOnTestDouble, PlansOfAllStrategiesCompleteVerified) {
       EXPECT_EQ(cluster.use(), FakeCluster::Use{});
       // Kernels of all channels of a rank fit on the device.
       EXPECT_LE(cluster.most_ctas(), 132);
+    }
+  }
+}
+
+TEST(NcclOnTestDouble, CastsOfAllFormatsCompleteVerified) {
+  const testing::TemporaryFolder folder;
+  InputSpec inputs;
+  inputs.model = folder.path("config.json");
+  write_file(inputs.model, R"({"model_type": "qwen3_moe", "hidden_size": 128,
+      "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+      "num_experts": 4, "moe_intermediate_size": 128, "vocab_size": 256,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})");
+  inputs.train = "megatron:tp=2,pp=2,ep=2,etp=1,world=4";
+  inputs.fabric = "dgx-h100";
+  // Whole blocks at the source, and blocks that have to be assembled from several.
+  for (const char* gen : {"vllm:tp=2,ep=on", "vllm:tp=4"}) {
+    for (const char* cast : {"dtype=fp32", "quant=fp8_block,skip=*self_attn*", "quant=mxfp8",
+                             "quant=fp8", "quant=nvfp4"}) {
+      inputs.gen = std::string(gen) + "," + cast;
+      std::optional<Problem> problem;
+      try {
+        problem = load_problem(inputs);
+      } catch (const Error& error) {  // 128 x 128 blocks do not suit every cut
+        EXPECT_THAT(error.what(), HasSubstr("cuts inside a"));
+        EXPECT_THAT(cast, HasSubstr("fp8_block"));
+        continue;
+      }
+      for (const char* strategy : {"refit", "relay", "direct"}) {
+        SCOPED_TRACE(inputs.gen + ", " + strategy);
+        const Plan plan = search(*problem, {.strategy = strategy});
+        FakeCluster cluster(static_cast<int32_t>(plan.ranks.size()));
+        Job job;
+        std::atomic<int64_t> graphs = 0, casts = 0;
+        job.after = [&](int32_t, const NcclBackend& backend) {
+          graphs += backend.setup().graph;
+          casts += backend.setup().casts;
+        };
+        expect_no_errors(replay(plan, cluster, job));
+        EXPECT_EQ(graphs, std::ssize(plan.ranks));
+        EXPECT_GT(casts, 0);
+        EXPECT_EQ(cluster.use(), FakeCluster::Use{});
+      }
     }
   }
 }
@@ -493,14 +538,14 @@ TEST(FakeClusterItself, HoldsUsersToTheRules) {
   refused([&] { gpu.is_done(a); }, "captures");
   gpu.record(event, a);
   gpu.wait(b, event);
-  gpu.launch_copies({}, nullptr, 0, b);
+  gpu.launch_sweep({}, nullptr, 0, b);
   refused([&] { gpu.end_capture(a); }, "not joined");
   EXPECT_TRUE(gpu.is_done(a));  // that was the end of the capture
 
   gpu.begin_capture(a);
   gpu.record(event, a);
   gpu.wait(b, event);
-  gpu.launch_copies({}, nullptr, 0, b);
+  gpu.launch_sweep({}, nullptr, 0, b);
   gpu.record(event, b);
   gpu.wait(a, event);
   gpu.destroy_graph(gpu.end_capture(a));
