@@ -290,6 +290,7 @@ void NcclBackend::State::upload(const std::vector<DeviceStep>& device_steps) {
   std::vector<const Sweep*> sweeps;
   for (const DeviceStep& step : device_steps) {
     sweeps.insert(sweeps.end(), {&step.before, &step.after});
+    setup.copied_bytes += step.before.copies.bytes() + step.after.copies.bytes();
   }
   const DeviceBlocks::Sweeps uploaded = memory.upload(sweeps);
   setup.table_bytes = uploaded.bytes;

@@ -62,6 +62,7 @@ class NcclBackend final : public Backend {
   struct Setup {
     double connect_s = 0;  // first contact with all peers
     int64_t packing_bytes = 0, table_bytes = 0, registered_bytes = 0;
+    int64_t copied_bytes = 0;                     // by the sweeps of one replay, casts apart
     int64_t steps = 0, sweeps = 0, messages = 0;  // of one replay
     int64_t casts = 0;                            // sweeps with casts
     bool graph = false;                           // the last replay was a captured one

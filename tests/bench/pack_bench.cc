@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "exec/copy_table.h"
+#include "exec/device_step.h"
 #include "exec/executor.h"
 #include "exec/machine.h"
 #include "exec/nccl_backend.h"

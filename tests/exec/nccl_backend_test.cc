@@ -22,6 +22,7 @@
 #include "sim/search/search.h"
 #include "tests/exec/fake_gpu.h"
 #include "tests/exec/test_plans.h"
+#include "tests/gpu/loopback_gpu.h"
 #include "tests/sim/search/small_fabric.h"
 #include "tests/temporary_folder.h"
 
@@ -500,6 +501,30 @@ TEST(NcclReplay, VerifiesAPlanFileAndComparesWhatRanksSay) {
   }
   for (const std::string& error : replay_files(std::vector<std::string>(7, good), &outcome)) {
     EXPECT_THAT(error, HasSubstr("processes: found 7, expected 8"));
+  }
+}
+
+TEST(NcclOnTestDouble, RankAloneReplaysItsProgramWithItself) {
+  // As tests/gpu/run.sh does where only one GPU, and one rank of it, can be had.
+  const Problem problem = small_problem("megatron:tp=2,pp=2,ep=2,etp=1,world=4", "vllm:tp=4");
+  const Plan plan = search(problem, {.strategy = "refit"});
+  for (const int32_t rank : {0, static_cast<int32_t>(plan.ranks.size()) - 1}) {
+    int64_t largest = 0, messages = 0;
+    const Program& program = plan.programs[static_cast<size_t>(rank)];
+    for (const Message& message : program.messages) {
+      largest = std::max(largest, message_bytes(program, message));
+      messages += message.peer != rank ? 1 : 0;
+    }
+    FakeCluster cluster(1);
+    {
+      testing::LoopbackGpu gpu(cluster.gpu(0), largest);
+      NcclBackend backend(gpu, plan, rank, nullptr, &gpu, {});
+      Executor executor(plan, backend, allocate_buffers(plan, backend));
+      for (int round = 0; round < 3; ++round) executor.run();
+      EXPECT_TRUE(backend.setup().graph);
+      EXPECT_EQ(backend.setup().messages, messages);
+    }
+    EXPECT_EQ(cluster.use(), FakeCluster::Use{});
   }
 }
 

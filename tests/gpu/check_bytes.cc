@@ -1,0 +1,149 @@
+// The sweep's bytes on the device against those of the host.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "exec/copy_table.h"
+#include "exec/device_step.h"
+#include "exec/strided.h"
+#include "tests/exec/random_casts.h"
+#include "tests/gpu/gpu_check.h"
+
+namespace refit {
+namespace {
+
+std::string in_mb(int64_t bytes) {
+  return fmt::format("{:.1f} MB", 1e-6 * static_cast<double>(bytes));
+}
+
+Strided part_of(const Dims& shape, const Box& box, Dtype dtype, std::byte* base) {
+  return resolve({whole(shape), 0, dense_strides(shape)}, box, dtype, base);
+}
+
+}  // namespace
+
+void check_copies(const SweepBlocks& blocks) {
+  constexpr int64_t kBytes = int64_t{8} << 20;
+  const DeviceMemory source(kBytes), target(kBytes);
+  std::vector<std::byte> host_source(kBytes), host_target(kBytes), found(kBytes);
+  std::mt19937_64 random(1);
+  const auto in = [&](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(random() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  int64_t compared = 0;
+  for (int d = 0; d < kDtypeCount; ++d) {
+    const auto dtype = static_cast<Dtype>(d);
+    const int64_t even = dtype_bits(dtype) == 4 ? 2 : 1;
+    for (int round = 0; round < 40; ++round) {
+      for (std::byte& byte : host_source) byte = static_cast<std::byte>(random());
+      std::fill(host_target.begin(), host_target.end(), std::byte{0xee});
+      source.upload(host_source.data(), kBytes);
+      target.upload(host_target.data(), kBytes);
+      CopyTable on_host;
+      Sweep on_device;
+      int64_t from_at = 0, to_at = 0;
+      while (true) {  // boxes until one of the blocks is full
+        Dims from_shape, to_shape;
+        Box from_box, to_box;
+        from_shape.count = to_shape.count = static_cast<int32_t>(in(1, 4));
+        from_box.lo.count = from_box.hi.count = to_box.lo.count = to_box.hi.count =
+            from_shape.count;
+        for (int k = 0; k < from_shape.count; ++k) {
+          const int64_t step = k == from_shape.count - 1 ? even : 1;
+          const int64_t extent = in(1, k == 0 ? 70 : 17) * step;
+          const auto place = [&](Dims& shape, Box& box) {
+            box.lo[k] = in(0, 1) * in(0, 7) * step;
+            box.hi[k] = box.lo[k] + extent;
+            shape[k] = box.hi[k] + in(0, 1) * in(0, 7) * step;
+          };
+          place(from_shape, from_box);
+          place(to_shape, to_box);
+        }
+        from_at += in(0, 1) * in(0, 15);
+        to_at += in(0, 1) * in(0, 15);
+        const int64_t from_bytes = dtype_bytes(dtype, from_shape.product());
+        const int64_t to_bytes = dtype_bytes(dtype, to_shape.product());
+        if (from_at + from_bytes > kBytes || to_at + to_bytes > kBytes) break;
+        const auto add = [&](CopyTable& table, std::byte* from, std::byte* to) {
+          Strided left = part_of(from_shape, from_box, dtype, from + from_at);
+          Strided right = part_of(to_shape, to_box, dtype, to + to_at);
+          if (round % 3 == 1) right = dense_block(to + to_at, left.bytes());
+          if (round % 3 == 2) left = dense_block(from + from_at, right.bytes());
+          if (!add_copy(table, left, right)) throw Error("boxes do not fit", ErrorKind::kWork);
+        };
+        add(on_host, host_source.data(), host_target.data());
+        add(on_device.copies, source.data(), target.data());
+        from_at += from_bytes;
+        to_at += to_bytes;
+      }
+      copy_tiles(view(on_host));
+      const DeviceSweep sweep(on_device);
+      sweep.launch(blocks);
+      target.download(found.data(), kBytes);
+      if (std::memcmp(found.data(), host_target.data(), kBytes) != 0) {
+        throw Error(fmt::format("dtype {}, round {}: the device's bytes are not the host's",
+                                dtype_name(dtype), round),
+                    ErrorKind::kWork);
+      }
+      compared += on_host.bytes();
+    }
+  }
+  print_row(fmt::format("copies of all {} dtypes, odd strides", kDtypeCount), in_mb(compared), "",
+            "equal");
+}
+
+void check_casts(const SweepBlocks& blocks) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  constexpr int32_t kRounds = 60;
+  constexpr Format kFormats[] = {Format::kNone, Format::kFp8Block, Format::kMxfp8, Format::kFp8,
+                                 Format::kNvfp4};
+  const DeviceMemory weights(kBytes), packing(kBytes);
+  testing::Arena arena(kBytes);
+  for (const Format format : kFormats) {
+    testing::CastRandom random(static_cast<uint32_t>(format) + 100);
+    int64_t compared = 0;
+    for (int32_t round = 0; round < kRounds; ++round) {
+      random.specials = round % 2 == 0;
+      arena.take_back();
+      testing::CastMessage message = random_message(random, arena, format);
+      weights.upload(arena.data(), arena.used());
+      const auto on_device = [&](std::byte* at) { return weights.data() + (at - arena.data()); };
+      for (Strided& box : message.part.boxes) {
+        if (box.base != nullptr) box.base = on_device(box.base);
+      }
+      for (Conversion& conversion : message.part.conversions) {
+        conversion.memory = on_device(conversion.memory);
+      }
+      Group group;
+      group.sends.push_back(message.part);
+      const DeviceStep step = make_device_step(group, 0, packing.data());
+      const DeviceSweep sweep(step.before);
+      std::vector<std::byte> found(message.expected.size());
+      for (int32_t again = 0; again < 2; ++again) {  // the first leaves its counters at zero
+        check_cuda(cudaMemset(packing.data(), 0xee, found.size()), "memset");
+        sweep.launch(blocks);
+        packing.download(found.data(), std::ssize(found));
+        if (found == message.expected) continue;
+        const auto wrong = std::mismatch(found.begin(), found.end(), message.expected.begin());
+        throw Error(fmt::format("cast to {}, round {}.{}, byte {} of {}: found 0x{:02x}, expected "
+                                "0x{:02x} as on the host",
+                                format_name(format), round, again, wrong.first - found.begin(),
+                                found.size(), std::to_integer<int>(*wrong.first),
+                                std::to_integer<int>(*wrong.second)),
+                    ErrorKind::kWork);
+      }
+      compared += std::ssize(found);
+    }
+    print_row(fmt::format("casts to {}, odd shapes, NaN, infinity",
+                          format == Format::kNone ? "fp32, bf16, fp16" : format_name(format)),
+              in_mb(compared), "", "equal");
+  }
+}
+
+}  // namespace refit
