@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "exec/placement.h"
 
 namespace refit {
 
@@ -84,6 +85,12 @@ BootstrapOptions read_bootstrap_environment(const Variable& variable) {
                      : read_number(variable, "MASTER_PORT", 1, kMostPort - 1) + 1;
   options.bind_address = read(variable, "REFIT_BIND_ADDR");
   return options;
+}
+
+void map_ranks(BootstrapOptions& options, const std::vector<int32_t>& process_of) {
+  const std::vector<int32_t> rank_of = invert_rank_map(process_of, options.world);
+  options.root = rank_of[static_cast<size_t>(options.root)];
+  options.rank = rank_of[static_cast<size_t>(options.rank)];
 }
 
 std::unique_ptr<Bootstrap> make_bootstrap(const BootstrapOptions& options) {

@@ -36,13 +36,14 @@ inline constexpr int64_t kMaxBlobBytes = int64_t{1} << 20;
 /// Who this process is and how it meets the others.
 struct BootstrapOptions {
   int32_t rank = -1, world = 0;
+  int32_t root = 0;        // the rank that listens
   int32_t local_rank = 0;  // among the ranks of this host: the device to take
 
-  // TCP: rank 0 listens, the others connect. It binds to `bind_address`, or to the address that
+  // TCP: the root listens, the others connect. It binds to `bind_address`, or to the address that
   // `address` names, never to all of them unless told ("0.0.0.0").
   std::string address, bind_address;
   int32_t port = 0;
-  /// On rank 0, when it listens; with port 0 on a free one.
+  /// On the root, when it listens; with port 0 on a free one.
   std::function<void(int32_t port)> announce;
 
   std::string folder;  // file: a folder that all ranks see; used when it is not empty
@@ -62,6 +63,10 @@ struct BootstrapOptions {
 /// is missing or wrong.
 BootstrapOptions read_bootstrap_environment(
     const std::function<const char*(const char*)>& variable);
+
+/// Process p, so far rank p, becomes the rank whose process `process_of` says it is; process 0 stays
+/// the root. Throws Error where that is no permutation of the processes.
+void map_ranks(BootstrapOptions& options, const std::vector<int32_t>& process_of);
 
 /// By file where a folder is given, else by TCP. Returns when all ranks have met.
 std::unique_ptr<Bootstrap> make_bootstrap(const BootstrapOptions& options);

@@ -1,27 +1,15 @@
 #include "exec/control.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -32,156 +20,30 @@ namespace refit {
 
 namespace {
 
-/// What travels: a head and `length` bytes of text.
-struct Head {
-  enum Kind : uint32_t { kHello, kWelcome, kBeat, kArrive, kRelease, kGather, kAbort, kBye };
-  Kind kind = kBeat;
-  int32_t rank = -1;
-  int64_t value = 0;  // hello: key; beat: progress; arrive, release: barriers; abort: ErrorKind
-  uint64_t length = 0;
-};
-constexpr uint64_t kLongestText = uint64_t{1} << 32;
+constexpr size_t kLongestText = std::numeric_limits<uint32_t>::max();
 
-/// A connection: frames in, frames out, nothing that blocks.
-struct Link {
-  int socket = -1;
-  std::string in, out;
+/// What most frames carry: beats their progress, arrivals and releases the number of the barrier.
+std::string print_value(int64_t value) {
+  std::string text;
+  put_number(text, static_cast<uint32_t>(static_cast<uint64_t>(value) >> 32));
+  put_number(text, static_cast<uint32_t>(static_cast<uint64_t>(value)));
+  return text;
+}
+
+/// Throws Error where the frame carries none.
+int64_t read_value(const Frame& frame) {
+  if (frame.payload.size() < 8) throw Error("control: found a frame without a number");
+  const auto high = static_cast<uint64_t>(get_number(frame.payload, 0));
+  return static_cast<int64_t>(high << 32 | get_number(frame.payload, 4));
+}
+
+struct Peer {
+  Connection connection;
   Clock::time_point heard = Clock::now();
   bool left = false;  // said goodbye
-
-  bool open() const { return socket >= 0; }
-  void close() {
-    if (socket >= 0) ::close(socket);
-    socket = -1;
-  }
-
-  /// False when the peer is gone.
-  bool flush() {
-    while (!out.empty()) {
-      const ssize_t sent = ::send(socket, out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-      out.erase(0, static_cast<size_t>(sent));
-    }
-    return true;
-  }
-
-  bool send(Head head, const std::string& text = {}) {
-    if (!open()) return false;
-    head.length = text.size();
-    out.append(reinterpret_cast<const char*>(&head), sizeof head);
-    out += text;
-    return flush();
-  }
-
-  bool receive() {
-    char buffer[16384];
-    while (true) {
-      const ssize_t got = ::recv(socket, buffer, sizeof buffer, MSG_DONTWAIT);
-      if (got > 0) {
-        in.append(buffer, static_cast<size_t>(got));
-        heard = Clock::now();
-      } else if (got == 0) {
-        return false;
-      } else if (errno != EINTR) {
-        return errno == EAGAIN || errno == EWOULDBLOCK;
-      }
-    }
-  }
-
-  std::optional<std::pair<Head, std::string>> next() {
-    Head head;
-    if (in.size() < sizeof head) return {};
-    std::memcpy(&head, in.data(), sizeof head);
-    if (head.length > kLongestText || in.size() < sizeof head + head.length) return {};
-    std::pair<Head, std::string> frame{head, in.substr(sizeof head, head.length)};
-    in.erase(0, sizeof head + head.length);
-    return frame;
-  }
 };
 
-Error system_error(const std::string& what) {
-  return Error(fmt::format("control: {}: {}", what, std::strerror(errno)), ErrorKind::kWork);
-}
-
-void set_options(int socket) {
-  const int yes = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
-  fcntl(socket, F_SETFD, FD_CLOEXEC);
-}
-
-/// Numeric addresses of this host that another may reach, the loopback ones last.
-std::vector<std::string> own_addresses() {
-  std::vector<std::string> far, near;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) throw system_error("addresses of this host");
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
-    if (one->ifa_addr->sa_family != AF_INET) continue;
-    char text[NI_MAXHOST];
-    if (getnameinfo(one->ifa_addr, sizeof(sockaddr_in), text, sizeof text, nullptr, 0,
-                    NI_NUMERICHOST) == 0) {
-      ((one->ifa_flags & IFF_LOOPBACK) != 0 ? near : far).emplace_back(text);
-    }
-  }
-  freeifaddrs(list);
-  far.insert(far.end(), near.begin(), near.end());
-  return far;
-}
-
-bool wait_for(int socket, short events, double seconds) {
-  pollfd poller{socket, events, 0};
-  return ::poll(&poller, 1, static_cast<int>(seconds * 1000)) > 0;
-}
-
-/// A connection that has greeted and was welcomed, or a closed one.
-Link try_connect(const std::string& host, uint16_t port, const Head& hello, double patience_s) {
-  Link link;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return link;
-  link.socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  if (!link.open()) return link;
-  set_options(link.socket);
-  const Clock::time_point start = Clock::now();
-  int error = ::connect(link.socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  if (error != 0 && errno == EINPROGRESS && wait_for(link.socket, POLLOUT, patience_s)) {
-    socklen_t size = sizeof error;
-    getsockopt(link.socket, SOL_SOCKET, SO_ERROR, &error, &size);
-  }
-  if (error == 0 && link.send(hello)) {
-    while (seconds_since(start) < patience_s) {
-      if (!wait_for(link.socket, POLLIN, 0.1)) continue;
-      const bool alive = link.receive();
-      const auto frame = link.next();
-      if (frame && frame->first.kind == Head::kWelcome) return link;
-      if (!alive || frame) break;
-    }
-  }
-  link.close();
-  return link;
-}
-
 }  // namespace
-
-ControlListener::ControlListener() {
-  if (getrandom(&key_, sizeof key_, 0) != sizeof key_) throw system_error("random key");
-  socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  socklen_t size = sizeof any;
-  if (socket_ < 0 || bind(socket_, reinterpret_cast<const sockaddr*>(&any), size) != 0 ||
-      listen(socket_, SOMAXCONN) != 0 ||
-      getsockname(socket_, reinterpret_cast<sockaddr*>(&any), &size) != 0) {
-    throw system_error("listening socket");
-  }
-  set_options(socket_);
-  address_ = fmt::format("{} {}", key_, ntohs(any.sin_port));
-  for (const std::string& host : own_addresses()) address_ += " " + host;
-}
-
-ControlListener::~ControlListener() { ::close(socket_); }
 
 struct Control::State {
   State(int32_t the_rank, int32_t the_world, double timeout)
@@ -191,18 +53,20 @@ struct Control::State {
         beat_s(std::clamp(timeout / 10, 0.01, 0.5)),
         amounts(static_cast<size_t>(the_world)) {}
 
-  void accept_all(const ControlListener& listener);
-  void connect(const std::string& address);
   void serve();
   void read(size_t index);
-  void handle(size_t index, const Head& head, const std::string& text);
+  void handle(size_t index, const Frame& frame);
   void look_for_the_dead();
   void arrive();
-  void fail_world(int32_t who, ErrorKind kind, const std::string& why);
+  void fail_world(ErrorKind how, const std::string& why);
   void lose(size_t index, const std::string& why);
-  int32_t peer(size_t index) const { return hub() ? static_cast<int32_t>(index) + 1 : 0; }
+  int32_t rank_of(size_t index) const { return hub() ? static_cast<int32_t>(index) + 1 : 0; }
   bool hub() const { return rank == 0; }
-  void send_all(const Head& head, const std::string& text = {});
+  bool send(Peer& to, FrameKind what, std::string_view payload = {}) {
+    return to.connection.queue(print_frame(what, rank, payload));
+  }
+  void send_all(FrameKind what, std::string_view payload = {});
+  std::string print_failure() const { return print_value(static_cast<int64_t>(kind)) + reason; }
   [[noreturn]] void report() const { throw Error(reason, kind); }
 
   const int32_t rank, world;
@@ -211,7 +75,7 @@ struct Control::State {
 
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
-  std::vector<Link> links;  // on rank 0 one per other rank, else the one to rank 0
+  std::vector<Peer> peers;  // on rank 0 one per other rank, else rank 0
   std::vector<int64_t> amounts;
   int64_t heard_progress = 0;  // of the last beat of rank 0
   int64_t barriers = 0;        // that have ended
@@ -229,99 +93,30 @@ struct Control::State {
   std::atomic<int64_t> own = 0;
 };
 
-void Control::State::accept_all(const ControlListener& listener) {
-  links.resize(static_cast<size_t>(world - 1));
-  texts.resize(static_cast<size_t>(world));
-  std::vector<Link> strangers;  // connected, not greeted yet
-  const Clock::time_point start = Clock::now();
-  const auto missing = [&] {
-    return std::find_if(links.begin(), links.end(), [](const Link& link) { return !link.open(); });
-  };
-  while (missing() != links.end()) {
-    if (seconds_since(start) > timeout_s) {
-      throw Error(
-          fmt::format("rank {}: has not come within {}",
-                      peer(static_cast<size_t>(missing() - links.begin())), print_time(timeout_s)),
-          ErrorKind::kWork);
-    }
-    std::vector<pollfd> pollers{{listener.socket(), POLLIN, 0}};
-    for (const Link& link : strangers) pollers.push_back({link.socket, POLLIN, 0});
-    ::poll(pollers.data(), pollers.size(), 50);
-    Link fresh;
-    fresh.socket = ::accept(listener.socket(), nullptr, nullptr);
-    if (fresh.open()) {
-      set_options(fresh.socket);
-      strangers.push_back(std::move(fresh));
-    }
-    for (Link& link : strangers) {
-      const bool alive = link.receive();
-      const auto frame = link.next();
-      if (frame) {
-        const auto& [head, text] = *frame;
-        const bool ours = head.kind == Head::kHello && head.rank > 0 && head.rank < world &&
-                          head.value == static_cast<int64_t>(listener.key());
-        if (ours && link.send({Head::kWelcome, 0, 0, 0})) {
-          links[static_cast<size_t>(head.rank - 1)] = std::exchange(link, Link{});
-        } else {
-          link.close();
-        }
-      } else if (!alive) {
-        link.close();
-      }
-    }
-    std::erase_if(strangers, [](const Link& link) { return !link.open(); });
-  }
-  for (Link& link : strangers) link.close();
-  for (Link& link : links) link.heard = Clock::now();
-}
-
-void Control::State::connect(const std::string& address) {
-  std::istringstream words(address);
-  uint64_t key = 0;
-  uint16_t port = 0;
-  words >> key >> port;
-  std::vector<std::string> hosts;
-  for (std::string host; words >> host;) hosts.push_back(host);
-  const Head hello{Head::kHello, rank, static_cast<int64_t>(key), 0};
-  const Clock::time_point start = Clock::now();
-  links.resize(1);
-  while (!links[0].open()) {
-    for (const std::string& host : hosts) {
-      if (!links[0].open()) links[0] = try_connect(host, port, hello, std::min(timeout_s, 2.0));
-    }
-    if (!links[0].open() && seconds_since(start) > timeout_s) {
-      throw Error(fmt::format("rank {}: cannot reach rank 0 within {} at {}", rank,
-                              print_time(timeout_s), quote(address.substr(address.find(' ') + 1))),
-                  ErrorKind::kWork);
-    }
-  }
-}
-
-void Control::State::send_all(const Head& head, const std::string& text) {
-  for (Link& link : links) {
-    if (link.open() && !link.left) link.send(head, text);  // who is gone is noticed by reading
+void Control::State::send_all(FrameKind what, std::string_view payload) {
+  for (Peer& peer : peers) {
+    if (!peer.left) send(peer, what, payload);  // who is gone is noticed by reading
   }
 }
 
 /// Of rank 0 this is the word that all get; another rank keeps its own and passes it on.
-void Control::State::fail_world(int32_t who, ErrorKind how, const std::string& why) {
+void Control::State::fail_world(ErrorKind how, const std::string& why) {
   if (failed) return;
   reason = why;
   kind = how;
   failed_at = Clock::now();
   failed = true;
-  send_all({Head::kAbort, who, static_cast<int64_t>(how), 0}, why);
+  send_all(FrameKind::kFail, print_failure());
   told = told || hub();
   changed.notify_all();
 }
 
 void Control::State::lose(size_t index, const std::string& why) {
-  Link& link = links[index];
-  if (!link.open()) return;
-  link.close();
+  Peer& peer = peers[index];
+  if (!peer.connection.open()) return;
+  peer.connection.close();
   told = told || !hub();  // nobody is left to be told
-  if (!link.left)
-    fail_world(peer(index), ErrorKind::kWork, fmt::format("rank {}: {}", peer(index), why));
+  if (!peer.left) fail_world(ErrorKind::kWork, fmt::format("rank {}: {}", rank_of(index), why));
   changed.notify_all();
 }
 
@@ -329,53 +124,63 @@ void Control::State::arrive() {
   if (failed || ++arrived < world) return;
   arrived = 0;
   ++barriers;
-  send_all({Head::kRelease, 0, barriers, 0});
+  send_all(FrameKind::kRelease, print_value(barriers));
   changed.notify_all();
 }
 
-void Control::State::handle(size_t index, const Head& head, const std::string& text) {
-  switch (head.kind) {
-    case Head::kBeat:
+void Control::State::handle(size_t index, const Frame& frame) {
+  switch (frame.kind) {
+    case FrameKind::kBeat:
       if (hub()) {
-        amounts[static_cast<size_t>(peer(index))] = head.value;
+        amounts[static_cast<size_t>(rank_of(index))] = read_value(frame);
       } else {
-        heard_progress = head.value;
+        heard_progress = read_value(frame);
       }
       break;
-    case Head::kArrive:
+    case FrameKind::kArrive:
       arrive();
       break;
-    case Head::kRelease:
-      barriers = head.value;
+    case FrameKind::kRelease:
+      barriers = read_value(frame);
       break;
-    case Head::kGather:
-      if (hub()) texts[static_cast<size_t>(peer(index))].push_back(text);
+    case FrameKind::kGather:
+      if (hub()) texts[static_cast<size_t>(rank_of(index))].push_back(frame.payload);
       break;
-    case Head::kAbort:
+    case FrameKind::kFail:
       told = true;
-      fail_world(head.rank, static_cast<ErrorKind>(head.value), text);
-      if (hub()) links[index].send({Head::kAbort, head.rank, head.value, 0}, reason);  // got it
+      fail_world(static_cast<ErrorKind>(read_value(frame)), frame.payload.substr(8));
+      if (hub()) send(peers[index], FrameKind::kFail, print_failure());  // got it
       break;
-    case Head::kBye:
-      links[index].left = true;
+    case FrameKind::kBye:
+      peers[index].left = true;
       break;
-    case Head::kHello:
-    case Head::kWelcome:
+    case FrameKind::kGreet:
+    case FrameKind::kHello:
+    case FrameKind::kWelcome:
+    case FrameKind::kBlob:
+    case FrameKind::kAll:
       break;
   }
   changed.notify_all();
 }
 
 void Control::State::read(size_t index) {
-  const bool alive = links[index].receive();
-  while (const auto frame = links[index].next()) handle(index, frame->first, frame->second);
+  Peer& peer = peers[index];
+  bool heard = false;
+  const bool alive = peer.connection.receive(&heard);
+  if (heard) peer.heard = Clock::now();
+  try {
+    while (const auto frame = peer.connection.next(kLongestText)) handle(index, *frame);
+  } catch (const Error& error) {
+    return lose(index, error.what());
+  }
   if (!alive) lose(index, "connection lost, the process has ended");
 }
 
 void Control::State::look_for_the_dead() {
-  for (size_t i = 0; i < links.size(); ++i) {
-    if (!links[i].open() || links[i].left) continue;
-    if (seconds_since(links[i].heard) > timeout_s) {
+  for (size_t i = 0; i < peers.size(); ++i) {
+    if (!peers[i].connection.open() || peers[i].left) continue;
+    if (seconds_since(peers[i].heard) > timeout_s) {
       lose(i, fmt::format("no heartbeat for {}", print_time(timeout_s)));
     }
   }
@@ -386,9 +191,11 @@ void Control::State::serve() {
   std::unique_lock lock(mutex);
   while (true) {
     std::vector<pollfd> pollers;
-    for (const Link& link : links) {
-      const auto events = static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT);
-      pollers.push_back({link.socket, events, 0});  // poll skips closed ones, which are negative
+    for (const Peer& peer : peers) {
+      const auto events =
+          static_cast<short>(peer.connection.has_queued() ? POLLIN | POLLOUT : POLLIN);
+      // poll skips closed ones, which are negative
+      pollers.push_back({peer.connection.socket(), events, 0});
     }
     lock.unlock();
     ::poll(pollers.data(), pollers.size(), static_cast<int>(std::min(beat_s, 0.05) * 1000));
@@ -396,13 +203,14 @@ void Control::State::serve() {
     if (closing) return;
     // Who was stopped itself does not know for how long the others were silent.
     if (seconds_since(round) > timeout_s / 2) {
-      for (Link& link : links) link.heard = Clock::now();
+      for (Peer& peer : peers) peer.heard = Clock::now();
     }
     round = Clock::now();
-    for (size_t i = 0; i < links.size(); ++i) {
-      if (!links[i].open()) continue;
+    for (size_t i = 0; i < peers.size(); ++i) {
+      Connection& connection = peers[i].connection;
+      if (!connection.open()) continue;
       read(i);
-      if (links[i].open() && !links[i].out.empty() && !links[i].flush()) {
+      if (connection.open() && !connection.flush()) {
         lose(i, "connection lost, the process has ended");
       }
     }
@@ -412,8 +220,9 @@ void Control::State::serve() {
       amounts[static_cast<size_t>(rank)] = mine;
       int64_t sum = 0;
       for (const int64_t amount : amounts) sum += amount;
-      for (Link& link : links) {
-        if (link.open() && link.out.empty()) link.send({Head::kBeat, rank, hub() ? sum : mine, 0});
+      for (Peer& peer : peers) {
+        if (peer.connection.has_queued()) continue;
+        send(peer, FrameKind::kBeat, print_value(hub() ? sum : mine));
       }
     }
     if (!failed) look_for_the_dead();
@@ -426,18 +235,18 @@ void Control::State::serve() {
   }
 }
 
-Control::Control(int32_t rank, int32_t world, const ControlListener& listener, double timeout_s)
+Control::Control(int32_t rank, int32_t world, std::vector<Connection> connections, double timeout_s)
     : state_(std::make_unique<State>(rank, world, timeout_s)) {
-  REFIT_CHECK(rank == 0);
-  state_->accept_all(listener);
-  state_->thread = std::thread([this] { state_->serve(); });
-}
-
-Control::Control(int32_t rank, int32_t world, const std::string& address, double timeout_s)
-    : state_(std::make_unique<State>(rank, world, timeout_s)) {
-  REFIT_CHECK(rank > 0 && rank < world);
-  state_->connect(address);
-  state_->thread = std::thread([this] { state_->serve(); });
+  State& state = *state_;
+  if (state.hub()) {
+    REFIT_CHECK(std::ssize(connections) == world);
+    connections.erase(connections.begin());  // one's own
+    state.texts.resize(static_cast<size_t>(world));
+  } else {
+    REFIT_CHECK(rank < world && connections.size() == 1);
+  }
+  for (Connection& connection : connections) state.peers.push_back({std::move(connection)});
+  state.thread = std::thread([this] { state_->serve(); });
 }
 
 Control::~Control() {
@@ -445,19 +254,19 @@ Control::~Control() {
   {
     std::unique_lock lock(state.mutex);
     state.hang = nullptr;
-    state.send_all({Head::kBye, state.rank, 0, 0});
+    state.send_all(FrameKind::kBye);
     // A socket that is closed with unread data resets the connection, and what was sent last may be
     // lost with it: the others close first, and rank 0 waits for that a little.
     const auto rest = [&] {
-      return std::all_of(state.links.begin(), state.links.end(), [&](const Link& link) {
-        return !link.open() || (link.out.empty() && (!state.hub() || link.left));
+      return std::all_of(state.peers.begin(), state.peers.end(), [&](const Peer& peer) {
+        return !peer.connection.open() ||
+               (!peer.connection.has_queued() && (!state.hub() || peer.left));
       });
     };
     state.changed.wait_for(lock, std::chrono::milliseconds(500), rest);
     state.closing = true;
   }
   state.thread.join();
-  for (Link& link : state.links) link.close();
 }
 
 double Control::timeout_s() const { return state_->timeout_s; }
@@ -476,7 +285,7 @@ int64_t Control::arrive() {
   if (state.hub()) {
     state.arrive();
   } else {
-    state.links[0].send({Head::kArrive, state.rank, number, 0});
+    state.send(state.peers[0], FrameKind::kArrive, print_value(number));
   }
   return number;
 }
@@ -500,7 +309,7 @@ std::vector<std::string> Control::gather(const std::string& mine) {
   std::unique_lock lock(state.mutex);
   check();
   if (!state.hub()) {
-    state.links[0].send({Head::kGather, state.rank, 0, 0}, mine);
+    state.send(state.peers[0], FrameKind::kGather, mine);
     return {};
   }
   state.texts[0].push_back(mine);
@@ -521,7 +330,7 @@ std::vector<std::string> Control::gather(const std::string& mine) {
 void Control::abort(const std::string& reason, ErrorKind kind) {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  state.fail_world(state.rank, kind, reason);
+  state.fail_world(kind, reason);
   state.changed.wait_for(lock, std::chrono::milliseconds(500), [&] { return state.told; });
 }
 

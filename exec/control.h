@@ -8,27 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/meeting.h"
 
 namespace refit {
-
-/// Where rank 0 waits for the control connections of a world. Listens from construction on.
-class ControlListener {
- public:
-  ControlListener();
-  ~ControlListener();
-  ControlListener(const ControlListener&) = delete;
-  ControlListener& operator=(const ControlListener&) = delete;
-
-  /// What the other ranks need to find it: a key and every address of this host.
-  const std::string& address() const { return address_; }
-  int socket() const { return socket_; }
-  uint64_t key() const { return key_; }
-
- private:
-  int socket_ = -1;
-  uint64_t key_ = 0;
-  std::string address_;
-};
 
 /// What the ranks of a world of processes tell each other beside the data: that they live, that they
 /// arrived, that they failed. A star of TCP connections around rank 0, served by a thread of its own
@@ -42,10 +24,9 @@ class ControlListener {
 /// whose rank 0 died while it said so.
 class Control {
  public:
-  /// Rank 0 passes its listener, the others its address. Returns when connected to rank 0; on rank 0
-  /// when all are. Throws Error (kWork) that names who did not come within `timeout_s`.
-  Control(int32_t rank, int32_t world, const ControlListener& listener, double timeout_s);
-  Control(int32_t rank, int32_t world, const std::string& address, double timeout_s);
+  /// With the connections of a meeting around rank 0 (exec/meeting.h): there those of all ranks, on
+  /// the others the one to rank 0.
+  Control(int32_t rank, int32_t world, std::vector<Connection> connections, double timeout_s);
   /// Takes leave: that a rank which has said so goes away is no failure.
   ~Control();
   Control(const Control&) = delete;

@@ -21,6 +21,7 @@
 #include "base/usage.h"
 #include "exec/host_replay.h"
 #include "exec/machine.h"
+#include "exec/placement.h"
 #include "exec/report.h"
 #include "plans/plan_io.h"
 #ifdef REFIT_HAVE_MPI
@@ -65,11 +66,12 @@ bool is_terminal() { return isatty(STDERR_FILENO) != 0; }
 
 #ifdef REFIT_HAVE_NCCL
 /// By MPI where REFIT_BOOTSTRAP says so, else as the environment of the launcher has it.
-std::unique_ptr<Bootstrap> meet(double timeout_s, int32_t* device) {
+std::unique_ptr<Bootstrap> meet(const std::vector<int32_t>& process_of, double timeout_s,
+                                int32_t* device) {
   const char* way = std::getenv("REFIT_BOOTSTRAP");
   if (way != nullptr && std::string(way) == "mpi") {
 #ifdef REFIT_HAVE_MPI
-    MpiMeeting meeting = meet_by_mpi(std::max(timeout_s, 60.0));
+    MpiMeeting meeting = meet_by_mpi(process_of, std::max(timeout_s, 60.0));
     *device = meeting.local_rank;
     return std::move(meeting.bootstrap);
 #else
@@ -79,6 +81,7 @@ std::unique_ptr<Bootstrap> meet(double timeout_s, int32_t* device) {
   BootstrapOptions options = read_bootstrap_environment(&std::getenv);
   options.timeout_s = std::max(timeout_s, 60.0);
   *device = options.local_rank;
+  if (!process_of.empty()) map_ranks(options, process_of);
   return make_bootstrap(options);
 }
 #endif
@@ -92,10 +95,10 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
     outcome.report = replay_on_host(outcome.loaded.plan, how);
     return outcome;
   }
+  [[maybe_unused]] std::vector<int32_t> rank_map;
+  if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
 #ifdef REFIT_HAVE_MPI
   if (options.backend == "mpi") {
-    std::vector<int32_t> rank_map;
-    if (!options.rank_map.empty()) rank_map = load_rank_map(options.rank_map);
     return replay_on_mpi(options.plan, rank_map, how);
   }
 #endif
@@ -103,7 +106,7 @@ std::optional<Outcome> replay_on(const Options& options, const ReplayOptions& ho
   if (options.backend == "nccl") {
     const int32_t devices = count_cuda_devices();  // before anyone is waited for
     int32_t device = 0;
-    const std::unique_ptr<Bootstrap> bootstrap = meet(how.timeout_s, &device);
+    const std::unique_ptr<Bootstrap> bootstrap = meet(rank_map, how.timeout_s, &device);
     // Where a launcher shows each process only its own GPU, that is device 0.
     const std::unique_ptr<GpuApi> gpu = make_cuda_gpu(devices == 1 ? 0 : device);
     NcclOptions nccl;
@@ -129,10 +132,6 @@ void replay(const Options& options) {
   if (options.backend == "host" && !options.rank_map.empty()) {
     fail("--rank-map", options.rank_map,
          "nothing: on the host backend rank r of the plan is thread r");
-  }
-  if (options.backend == "nccl" && !options.rank_map.empty()) {
-    fail("--rank-map", options.rank_map,
-         "nothing: a process says its rank itself (REFIT_RANK, see docs/clusters.md)");
   }
   ReplayOptions how;
   how.iterations = options.iterations;
@@ -178,7 +177,8 @@ int main_guarded(int argc, char** argv) {
   app.add_option("--json", options.json, "Also write the figures as JSON; - is stdout")
       ->option_text("FILE");
   app.add_option("--timeout", options.timeout, "Give up when nothing moves for so long");
-  app.add_option("--rank-map", options.rank_map, "Process rank of each rank of the plan (mpi)")
+  app.add_option("--rank-map", options.rank_map,
+                 "File: the process of each rank of the plan (mpi, nccl)")
       ->option_text("FILE");
   app.footer(
       "Exit status: 0 every rank finished (and every byte is right), 1 the refit failed, 2 bad "

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <list>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +18,9 @@
 #include "base/units.h"
 #include "exec/clock.h"
 #include "exec/machine.h"
+#include "exec/meeting.h"
+#include "exec/mpi_invitation.h"
+#include "exec/placement.h"
 #include "exec/strided.h"
 
 namespace refit {
@@ -400,7 +403,6 @@ struct MpiWorld::State {
   bool initialised = false;  // by us
   int32_t rank = 0, world = 0;
   bool may_spin = false;
-  std::unique_ptr<ControlListener> listener;
   std::unique_ptr<Control> control;
   std::unique_ptr<Backend> backend;
 };
@@ -415,17 +417,7 @@ MpiWorld::MpiWorld(const std::vector<int32_t>& process_of, double timeout_s)
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
   int32_t rank = process;
   if (!process_of.empty()) {
-    std::vector<int32_t> rank_of(static_cast<size_t>(processes), -1);
-    for (size_t r = 0; r < process_of.size(); ++r) {
-      const int32_t at = process_of[r];
-      if (at < 0 || at >= processes || rank_of[static_cast<size_t>(at)] >= 0 ||
-          std::ssize(process_of) != processes) {
-        fail(fmt::format("--rank-map: rank {}", r), fmt::format("process {}", at),
-             fmt::format("each of the processes 0..{} once", processes - 1));
-      }
-      rank_of[static_cast<size_t>(at)] = static_cast<int32_t>(r);
-    }
-    rank = rank_of[static_cast<size_t>(process)];
+    rank = invert_rank_map(process_of, processes)[static_cast<size_t>(process)];
   }
   MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &state.comm);
   state.meet(timeout_s);
@@ -456,15 +448,22 @@ void MpiWorld::State::meet(double timeout_s) {
   MPI_Comm_free(&local);
   may_spin = neighbours <= core_count();
 
-  std::array<char, 4096> address{};
+  Invitation invitation;
+  std::optional<Listener> listener;
   if (rank == 0) {
-    listener = std::make_unique<ControlListener>();
-    listener->address().copy(address.data(), address.size() - 1);
+    listener.emplace("", 0);
+    invitation = make_invitation(own_addresses());
+    invitation.port = listener->port();
   }
-  check_mpi(MPI_Bcast(address.data(), static_cast<int>(address.size()), MPI_CHAR, 0, comm),
-            "address of rank 0");
-  control = rank == 0 ? std::make_unique<Control>(0, world, *listener, timeout_s)
-                      : std::make_unique<Control>(rank, world, address.data(), timeout_s);
+  share_invitation(invitation, 0, comm);
+  const Meeting meeting{rank, world, 0, invitation.token.data(), timeout_s};
+  std::vector<Connection> connections;
+  if (rank == 0) {
+    connections = meet_all(*listener, meeting);
+  } else {
+    connections.push_back(meet_root(list_hosts(invitation), invitation.port, meeting));
+  }
+  control = std::make_unique<Control>(rank, world, std::move(connections), timeout_s);
 }
 
 MpiWorld::~MpiWorld() {

@@ -2,24 +2,16 @@
 
 #include <mpi.h>
 
-#include <array>
 #include <cstdlib>
 #include <string>
 
 #include "base/error.h"
 #include "exec/machine.h"
-#include "exec/secret.h"
+#include "exec/mpi_invitation.h"
 
 namespace refit {
 
 namespace {
-
-/// What rank 0 tells the others; port 0 when it cannot listen.
-struct Invitation {
-  std::array<char, 256> address{};
-  std::array<char, 33> token{};
-  int32_t port = 0;
-};
 
 class MpiBootstrap final : public Bootstrap {
  public:
@@ -50,13 +42,9 @@ std::string own_address() {
   return host_name();
 }
 
-void share(Invitation& invitation) {
-  MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, MPI_COMM_WORLD);
-}
-
 }  // namespace
 
-MpiMeeting meet_by_mpi(double timeout_s) {
+MpiMeeting meet_by_mpi(const std::vector<int32_t>& process_of, double timeout_s) {
   int initialised = 0, level = 0;
   MPI_Initialized(&initialised);
   if (initialised == 0) MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
@@ -64,35 +52,36 @@ MpiMeeting meet_by_mpi(double timeout_s) {
   MPI_Comm_rank(MPI_COMM_WORLD, &options.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &options.world);
   options.timeout_s = timeout_s;
+  const bool is_root = options.rank == 0;
+  if (!process_of.empty()) map_ranks(options, process_of);
   MpiMeeting meeting;
   MPI_Comm host = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, options.rank, MPI_INFO_NULL, &host);
   MPI_Comm_rank(host, &meeting.local_rank);
   MPI_Comm_free(&host);
 
-  Invitation invitation;
-  if (options.rank == 0) {
+  if (is_root) {
     options.address = own_address();
-    options.token = print_hex(random_bytes(16));
     if (const char* bind = std::getenv("REFIT_BIND_ADDR")) options.bind_address = bind;
-    options.address.copy(invitation.address.data(), invitation.address.size() - 1);
-    options.token.copy(invitation.token.data(), invitation.token.size() - 1);
-    bool shared = false;
+    Invitation invitation = make_invitation({options.address});
+    options.token = invitation.token.data();
     options.announce = [&](int32_t port) {
       invitation.port = port;
-      shared = true;
-      share(invitation);
+      // A world of one has nobody to meet, and no port.
+      if (options.world > 1) share_invitation(invitation, 0, MPI_COMM_WORLD);
     };
     try {
       meeting.bootstrap = make_tcp_bootstrap(options);
     } catch (const std::exception&) {
-      if (!shared) share(invitation);
+      if (invitation.port == 0) {
+        MPI_Bcast(&invitation, sizeof invitation, MPI_BYTE, 0, MPI_COMM_WORLD);
+      }
       throw;
     }
   } else {
-    share(invitation);
-    if (invitation.port == 0) throw Error("rank 0 cannot listen", ErrorKind::kWork);
-    options.address = invitation.address.data();
+    Invitation invitation;
+    share_invitation(invitation, 0, MPI_COMM_WORLD);
+    options.address = list_hosts(invitation).front();
     options.token = invitation.token.data();
     options.port = invitation.port;
     meeting.bootstrap = make_tcp_bootstrap(options);

@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <sstream>
 
 #include "base/console.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/units.h"
 #include "exec/hello.h"
 #include "exec/mpi_backend.h"
 
@@ -58,22 +55,6 @@ std::optional<Outcome> replay(MpiWorld& world, const std::string& path,
 }
 
 }  // namespace
-
-std::vector<int32_t> load_rank_map(const std::string& path) {
-  std::istringstream lines(read_file(path));
-  std::vector<int32_t> map;
-  int number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    std::istringstream words(line.substr(0, line.find('#')));
-    for (std::string word; words >> word;) {
-      map.push_back(
-          static_cast<int32_t>(parse_int(word, 0, 1 << 24, fmt::format("{}:{}", path, number))));
-    }
-  }
-  if (map.empty()) fail(path, "no numbers", "the process of rank 0, of rank 1, ...");
-  return map;
-}
 
 std::optional<Outcome> replay_on_mpi(const std::string& path,
                                      const std::vector<int32_t>& process_of,

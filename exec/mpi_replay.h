@@ -24,7 +24,4 @@ std::optional<Outcome> replay_on_mpi(const std::string& path,
                                      const std::vector<int32_t>& process_of,
                                      const ReplayOptions& options);
 
-/// Reads a rank map: whole numbers, the process of rank 0, of rank 1, ...; `#` begins a comment.
-std::vector<int32_t> load_rank_map(const std::string& path);
-
 }  // namespace refit

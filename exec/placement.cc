@@ -6,9 +6,12 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/units.h"
 #include "exec/machine.h"
 
 namespace refit {
@@ -38,6 +41,36 @@ void compare(const std::string& what, size_t ranks, const Name& planned, const N
 }
 
 }  // namespace
+
+std::vector<int32_t> load_rank_map(const std::string& path) {
+  std::istringstream lines(read_file(path));
+  std::vector<int32_t> map;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    std::istringstream words(line.substr(0, line.find('#')));
+    for (std::string word; words >> word;) {
+      map.push_back(
+          static_cast<int32_t>(parse_int(word, 0, 1 << 24, fmt::format("{}:{}", path, number))));
+    }
+  }
+  if (map.empty()) fail(path, "no numbers", "the process of rank 0, of rank 1, ...");
+  return map;
+}
+
+std::vector<int32_t> invert_rank_map(const std::vector<int32_t>& process_of, int32_t processes) {
+  std::vector<int32_t> rank_of(static_cast<size_t>(processes), -1);
+  for (size_t r = 0; r < process_of.size(); ++r) {
+    const int32_t at = process_of[r];
+    if (at < 0 || at >= processes || rank_of[static_cast<size_t>(at)] >= 0 ||
+        std::ssize(process_of) != processes) {
+      fail(fmt::format("--rank-map: rank {}", r), fmt::format("process {}", at),
+           fmt::format("each of the processes 0..{} once", processes - 1));
+    }
+    rank_of[static_cast<size_t>(at)] = static_cast<int32_t>(r);
+  }
+  return rank_of;
+}
 
 Whereabouts find_whereabouts() {
   const char* node = std::getenv("REFIT_NODE");

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "plans/plan.h"
 
 namespace refit {
+
+/// A file of `--rank-map`: the process of rank 0, of rank 1, ...; `#` begins a comment. Throws Error
+/// that names the line.
+std::vector<int32_t> load_rank_map(const std::string& path);
+
+/// The rank of each process. Throws Error where the map is no permutation of the processes.
+std::vector<int32_t> invert_rank_map(const std::vector<int32_t>& process_of, int32_t processes);
 
 /// Where a process finds itself.
 struct Whereabouts {

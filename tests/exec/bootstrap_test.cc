@@ -21,6 +21,7 @@
 namespace refit {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr char kToken[] = "0123456789abcdef";
@@ -310,6 +311,36 @@ TEST_P(TcpJob, LostConnectionIsAFailureUnlessItSaidGoodbye) {
   });
   waitpid(child, nullptr, 0);
   for (const std::string& error : errors) EXPECT_EQ(error, "rank 1: its connection is lost");
+}
+
+TEST_P(BootstrapJob, ProcessesPlayTheRanksOfTheMap) {
+  const std::vector<int32_t> process_of = {3, 0, 2, 1};
+  std::vector<BootstrapOptions> processes = all(4);
+  for (BootstrapOptions& process : processes) map_ranks(process, process_of);
+  EXPECT_EQ(processes[0].rank, 1);
+  EXPECT_EQ(processes[3].rank, 0);
+  const auto errors = run(processes, [](Bootstrap& bootstrap) {
+    EXPECT_EQ(bootstrap.all_gather(std::to_string(bootstrap.rank())),
+              (std::vector<std::string>{"0", "1", "2", "3"}));
+    bootstrap.barrier();
+    // Rank 0 is not the root here.
+    if (bootstrap.rank() == 0) bootstrap.publish_failure("rank 0: enough");
+    while (bootstrap.failure().empty()) std::this_thread::yield();
+  });
+  for (const std::string& error : errors) {  // some may still be in the barrier
+    EXPECT_THAT(error, AnyOf("", "rank 0: enough"));
+  }
+}
+
+TEST(RankMap, HasEveryProcessOnce) {
+  BootstrapOptions options;
+  options.rank = 0;
+  options.world = 3;
+  for (const std::vector<int32_t>& bad :
+       {std::vector<int32_t>{0, 1}, {0, 1, 1}, {0, 1, 3}, {0, -1, 2}, {0, 1, 2, 3}}) {
+    BootstrapOptions mapped = options;
+    EXPECT_THROW(map_ranks(mapped, bad), Error);
+  }
 }
 
 class FileJob : public BootstrapJob {};

@@ -9,6 +9,7 @@
 #include <latch>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace refit {
@@ -19,15 +20,19 @@ namespace {
 void run_world(
     int32_t world, double timeout_s, const std::function<void(int32_t, Control&)>& body,
     const std::function<void(int32_t)>& after = [](int32_t) {}) {
-  const ControlListener listener;
+  const Listener listener("127.0.0.1", 0);
   std::vector<std::jthread> threads;
   for (int32_t rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      if (rank == 0) {
-        Control control(0, world, listener, timeout_s);
-        body(rank, control);
-      } else {
-        Control control(rank, world, listener.address(), timeout_s);
+      {
+        const Meeting meeting{rank, world, 0, "a token of this job", timeout_s};
+        std::vector<Connection> connections;
+        if (rank == 0) {
+          connections = meet_all(listener, meeting);
+        } else {
+          connections.push_back(meet_root({"127.0.0.1"}, listener.port(), meeting));
+        }
+        Control control(rank, world, std::move(connections), timeout_s);
         body(rank, control);
       }
       after(rank);
@@ -133,29 +138,6 @@ TEST(Control, LeavingIsNoFailure) {
       [&](int32_t rank) {
         if (rank == 1) left.count_down();
       });
-}
-
-TEST(Control, WhoDoesNotComeIsNamed) {
-  const ControlListener listener;
-  const auto rank_1 = std::async(std::launch::async, [&] {
-    return reason_of([&] { Control(1, 3, listener.address(), 0.5).barrier(); });
-  });
-  EXPECT_EQ(reason_of([&] { Control(0, 3, listener, 0.5); }), "rank 2: has not come within 500 ms");
-}
-
-TEST(Control, StrangersAreTurnedAway) {
-  const ControlListener listener, other;
-  // Right port, wrong key: as if another job had taken the port.
-  const std::string port = listener.address().substr(listener.address().find(' '));
-  const auto stranger = std::async(std::launch::async, [&] {
-    return reason_of([&] { Control(1, 2, std::to_string(other.key()) + port, 0.3); });
-  });
-  const auto rank_1 = std::async(std::launch::async, [&] {
-    return reason_of([&] { Control(1, 2, listener.address(), 30).barrier(); });
-  });
-  Control control(0, 2, listener, 30);
-  control.barrier();
-  EXPECT_NE(stranger.wait_for(std::chrono::seconds(0)), std::future_status::deferred);
 }
 
 TEST(Control, ProgressOfOneIsSeenByAll) {
