@@ -68,6 +68,19 @@ static refit_executor* open_executor(int32_t rank, int fail_at) {
   return executor;
 }
 
+/* An executor is used by several threads: this one looks at it while another runs refits. */
+static void* watch(void* argument) {
+  refit_executor* executor = argument;
+  refit_state state = {.size = sizeof state};
+  int64_t seen = 0;
+  do {
+    EXPECT(refit_executor_state(executor, &state) == REFIT_OK);
+    EXPECT(state.runs >= seen && state.torn == 0);
+    seen = state.runs;
+  } while (state.runs < 2 && state.failed == 0);
+  return NULL;
+}
+
 static void* run_rank(void* argument) {
   const int32_t rank = *(int32_t*)argument;
   refit_executor* executor = open_executor(rank, 0);
@@ -93,8 +106,11 @@ static void* run_rank(void* argument) {
   if (rank == 0) memcpy(at, other[0], sizeof other[0]);
 
   EXPECT_REFUSED(refit_executor_run(executor, -1, NULL), "version");
+  pthread_t watchers[2];
+  for (int i = 0; i < 2; ++i) EXPECT(pthread_create(&watchers[i], NULL, watch, executor) == 0);
   EXPECT(refit_executor_run(executor, 5, NULL) == REFIT_OK);
   EXPECT(refit_executor_run(executor, 0, NULL) == REFIT_OK);
+  for (int i = 0; i < 2; ++i) pthread_join(watchers[i], NULL);
   if (rank == 1) memcpy(other[1], at, sizeof other[1]);
   refit_state state = {.size = sizeof state};
   EXPECT(refit_executor_state(executor, &state) == REFIT_OK);
@@ -150,6 +166,13 @@ static void bad_arguments(void) {
   EXPECT(refit_plan_describe(plan, &info) == REFIT_OK);
   const char* const untouched = info.digest;
   EXPECT(info.ranks == 2 && memcmp(&untouched, "\x55\x55\x55\x55", 4) == 0);
+  /* One with a newer, longer one: what this library does not know stays as it is. */
+  struct {
+    refit_plan_info known;
+    int64_t newer;
+  } longer = {.known = {.size = sizeof longer}, .newer = 7};
+  EXPECT(refit_plan_describe(plan, &longer.known) == REFIT_OK);
+  EXPECT(longer.known.ranks == 2 && longer.known.size == sizeof longer && longer.newer == 7);
 
   refit_tensor_info tensor = {.size = sizeof tensor};
   EXPECT(refit_plan_tensor(plan, 0, &tensor) == REFIT_OK);

@@ -198,6 +198,7 @@ class FakeCluster::Device final : public GpuApi {
     comm->shared = shared;
     comm->rank = rank;
     comm->ctas = settings.max_ctas;
+    own().settings.push_back(settings);
     shared->members[static_cast<size_t>(rank)] = rank_;
     ++shared->joined;
     return keep(comm);
@@ -208,6 +209,7 @@ class FakeCluster::Device final : public GpuApi {
     from.polls_left = kPollsInProgress;
     auto comm = std::make_shared<FakeComm>();
     comm->ctas = settings.max_ctas;
+    own().settings.push_back(settings);
     State::Split& split = state_.splits[{from.shared.get(), from.splits++}];
     split.calls.push_back({{colour, key}, comm});
     split.callers.push_back(rank_);
@@ -432,6 +434,11 @@ FakeCluster::Use FakeCluster::use() const {
 FakeCluster::Counts FakeCluster::counts() const {
   const std::lock_guard lock(state_->mutex);
   return state_->counts;
+}
+
+std::vector<CommSettings> FakeCluster::settings(int32_t rank) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->at(rank).settings;
 }
 
 int32_t FakeCluster::most_ctas() const {

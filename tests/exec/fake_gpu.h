@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "exec/gpu_api.h"
 
@@ -48,6 +49,9 @@ class FakeCluster {
     int64_t sweeps = 0, groups = 0, messages = 0, graph_launches = 0, captures = 0;
   };
   Counts counts() const;
+
+  /// What the rank's communicators were made with, in order: by id, then by splits.
+  std::vector<CommSettings> settings(int32_t rank) const;
 
   /// Largest number of thread blocks that kernels of one rank held at a time.
   int32_t most_ctas() const;

@@ -100,6 +100,7 @@ struct FakeCluster::State {
     std::vector<std::shared_ptr<FakeStream>> running;  // branches of graphs
     std::map<void*, std::shared_ptr<FakeComm>> comms;
     std::map<std::byte*, std::vector<std::byte>> memory;
+    std::vector<CommSettings> settings;  // of communicators, as they were made
     int32_t ctas = 0;
     int64_t polls = 0, polled_at = -1;
     int64_t groups_left = -1;  // until its device breaks; -1: it does not

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -282,6 +283,63 @@ TEST(NcclOnTestDouble, NvlinkChannelIsACommunicatorOfTheDomain) {
   plan.channels[0].lane = Lane::kNvlink;
   FakeCluster cluster(16);
   expect_no_errors(replay(plan, cluster, {}));
+}
+
+TEST(NcclOnTestDouble, LanesHaveSettingsOfTheirOwn) {
+  PlanMaker maker(16, 2);
+  const Dims shape{8, 16};
+  maker.add_tensor("w", shape, Dtype::kBf16, testing::split(shape, 0, 8, 4),
+                   testing::split(shape, 1, 12, 4));
+  maker.add_direct_transfers();
+  Plan plan = maker.finish();
+  plan.channels[0].lane = Lane::kNvlink;
+  plan.channels[1].lane = Lane::kNet;
+  FakeCluster cluster(16, 40);
+  Job job;
+  job.options.net_channels_per_peer = 6;
+  expect_no_errors(replay(plan, cluster, job));
+  const std::vector<CommSettings> made = cluster.settings(9);  // control, nvlink, net
+  ASSERT_EQ(made.size(), 3U);
+  EXPECT_EQ(made[0].max_ctas, 1);
+  // 39 thread blocks are left for two channels: 16 each is the largest power of two.
+  EXPECT_EQ(made[1].max_ctas, 16);
+  EXPECT_EQ(made[1].channels_per_net_peer, 0);
+  EXPECT_EQ(made[2].max_ctas, 16);
+  EXPECT_EQ(made[2].channels_per_net_peer, 6);
+}
+
+TEST(NcclOnTestDouble, LargeBuffersAreRegisteredWhereMessagesTouchThem) {
+  for (const bool wanted : {true, false}) {
+    // Rank 0 sends rows, which lie in one run; rank 2 receives columns, through packing.
+    PlanMaker maker(3, 1);
+    const Dims shape{1024, 1024};
+    const int32_t rows =
+        maker.add_tensor("rows", shape, Dtype::kBf16, testing::split(shape, 0, 0, 1),
+                         testing::split(shape, 0, 1, 1));
+    const int32_t small =
+        maker.add_tensor("small", {16, 16}, Dtype::kBf16, testing::replicate({16, 16}, 0, 1),
+                         testing::replicate({16, 16}, 2, 1));
+    maker.add_transfer(0, 1, 0, 0, {{rows, whole(shape)}});
+    maker.add_transfer(0, 2, 0, 0, {{small, whole({16, 16})}});
+    const Plan plan = maker.finish();
+    FakeCluster cluster(3);
+    Job job;
+    job.options.register_buffers = wanted;
+    std::mutex mutex;
+    std::map<int32_t, int64_t> bytes;
+    job.after = [&](int32_t rank, const NcclBackend& backend) {
+      const std::lock_guard lock(mutex);
+      bytes[rank] = backend.setup().registered_bytes;
+    };
+    expect_no_errors(replay(plan, cluster, job));
+    EXPECT_GE(bytes[0], wanted ? 2 << 20 : 0);
+    EXPECT_GE(bytes[1], wanted ? 2 << 20 : 0);
+    EXPECT_EQ(bytes[2], 0);  // too small to be worth it
+    if (!wanted) {
+      EXPECT_EQ(bytes[0] + bytes[1], 0);
+    }
+    EXPECT_EQ(cluster.use(), FakeCluster::Use{});  // and taken back
+  }
 }
 
 TEST(NcclOnTestDouble, MessageOutOfTheDomainOnAnNvlinkChannelIsRefused) {
