@@ -49,6 +49,12 @@ int64_t CopyTable::bytes() const {
   return total;
 }
 
+bool CopyTable::has_long_runs() const {
+  return std::all_of(boxes.begin(), boxes.end(), [](const CopyBox& box) {
+    return box.width == 16 && box.run_units >= kLongRunUnits;
+  });
+}
+
 Strided dense_block(std::byte* base, int64_t bytes) {
   Strided block;
   block.base = base;
@@ -97,7 +103,7 @@ bool add_copy(CopyTable& table, const Strided& from, const Strided& to) {
 
 TableView view(const CopyTable& table) {
   return {table.boxes.data(), table.box_of_tile.data(),
-          static_cast<int32_t>(table.box_of_tile.size())};
+          static_cast<int32_t>(table.box_of_tile.size()), table.has_long_runs()};
 }
 
 void copy_tiles(const TableView& table) {

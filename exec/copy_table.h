@@ -23,6 +23,7 @@ namespace refit {
 inline constexpr int32_t kTileThreads = 256;
 inline constexpr int32_t kUnitsPerThread = 4;
 inline constexpr int32_t kTileUnits = kTileThreads * kUnitsPerThread;
+inline constexpr int64_t kLongRunUnits = 256;  // 4 KiB: what a bulk copy is worth setting up for
 
 struct CopyBox {
   const std::byte* from = nullptr;
@@ -45,6 +46,8 @@ struct CopyTable {
 
   int64_t bytes() const;
   bool empty() const { return boxes.empty(); }
+  /// Is every box made of 16-byte units in runs of kLongRunUnits or more?
+  bool has_long_runs() const;
 };
 
 /// A dense block as a Strided.
@@ -61,6 +64,7 @@ struct TableView {
   const CopyBox* boxes = nullptr;
   const int32_t* box_of_tile = nullptr;
   int32_t tiles = 0;
+  bool long_runs = false;  // as has_long_runs
 };
 TableView view(const CopyTable& table);
 

@@ -72,6 +72,7 @@ PlacedSweep place_sweep(const Sweep& sweep, std::byte* base, std::byte* image) {
   view.copies.boxes = reinterpret_cast<const CopyBox*>(place(copies.boxes));
   view.copies.box_of_tile = reinterpret_cast<const int32_t*>(place(copies.box_of_tile));
   view.copies.tiles = static_cast<int32_t>(copies.box_of_tile.size());
+  view.copies.long_runs = copies.has_long_runs();
   if (casts.empty()) return placed;
   view.casts.boxes = reinterpret_cast<const CastBox*>(place(casts.boxes));
   view.casts.box_of_tile = reinterpret_cast<const int32_t*>(place(casts.box_of_tile));

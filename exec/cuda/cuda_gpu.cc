@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "base/error.h"
+#include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/nccl_library.h"
 #include "exec/cuda/sweep_kernel.h"
 
@@ -31,6 +34,11 @@ class CudaGpu final : public GpuApi {
   explicit CudaGpu(int32_t device) : device_(device), nccl_(nccl_library()) {
     make_current();
     REFIT_CUDA_CALL(count_sweep_blocks(&sweep_blocks_));
+    // Off by itself until a GPU has shown that they win (tests/gpu/run.sh times both).
+    const char* bulk = std::getenv("REFIT_BULK_COPIES");
+    if (bulk != nullptr && std::string_view(bulk) == "1") {
+      REFIT_CUDA_CALL(count_bulk_blocks(&sweep_blocks_.bulk));
+    }
     REFIT_CUDA_CALL(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   }
   ~CudaGpu() override { cudaStreamDestroy(copies_); }

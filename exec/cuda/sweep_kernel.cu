@@ -1,5 +1,6 @@
 #include "exec/cast_tile.h"
 #include "exec/copy_tile.h"
+#include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/sweep_kernel.h"
 
 namespace refit {
@@ -198,6 +199,9 @@ cudaError_t count_sweep_blocks(SweepBlocks* blocks) {
 cudaError_t launch_sweep_kernel(const SweepView& sweep, int32_t* marker, int32_t mark,
                                 const SweepBlocks& blocks, cudaStream_t stream) {
   const bool casts = sweep.casts.tiles > 0;
+  if (!casts && sweep.copies.long_runs && blocks.bulk > 0) {
+    return launch_bulk_kernel(sweep.copies, marker, mark, blocks.bulk, stream);
+  }
   const int32_t most = casts ? blocks.casts : blocks.copies;
   int32_t tiles = sweep.tiles();
   if (tiles > most) tiles = most;

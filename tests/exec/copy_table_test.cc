@@ -88,6 +88,23 @@ TEST(CopyTable, UnitsAreAsWideAsAddressesRunsAndStridesAllow) {
   EXPECT_EQ(width(32, 64, 0, 1), 1);
 }
 
+TEST(CopyTable, RunsAreLongFromFourKibibytesOfWholeUnitsOn) {
+  Memory from(1 << 16), to(1 << 16);
+  const auto long_runs = [&](int64_t bytes, int64_t at) {
+    CopyTable table;
+    EXPECT_TRUE(
+        add_copy(table, dense_block(from.data(), 1 << 15), dense_block(to.data(), 1 << 15)));
+    EXPECT_TRUE(table.has_long_runs());
+    EXPECT_TRUE(
+        add_copy(table, dense_block(from.data(), bytes), dense_block(to.data() + at, bytes)));
+    return table.has_long_runs();
+  };
+  EXPECT_TRUE(long_runs(4096, 0));
+  EXPECT_FALSE(long_runs(4080, 0));
+  EXPECT_FALSE(long_runs(4096 + 8, 0));
+  EXPECT_FALSE(long_runs(4096, 8));
+}
+
 TEST(CopyTable, BothStridedWithOtherRunsIsOneBox) {
   // The same 4 x 6 x 8 block: rows of 6 * 8 together here, apart there.
   Memory from(4 * 10 * 8 * 4), to(4 * 6 * 20 * 4);

@@ -98,6 +98,59 @@ void check_copies(const SweepBlocks& blocks) {
             "equal");
 }
 
+void check_bulk_copies(const SweepBlocks& blocks) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const DeviceMemory source(kBytes), target(kBytes);
+  std::vector<std::byte> from(kBytes), to(kBytes), found(kBytes);
+  std::mt19937_64 random(2);
+  const auto in = [&](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(random() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  for (std::byte& byte : from) byte = static_cast<std::byte>(random());
+  source.upload(from.data(), kBytes);
+  int64_t compared = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::fill(to.begin(), to.end(), std::byte{0xee});
+    target.upload(to.data(), kBytes);
+    CopyTable on_host;
+    Sweep on_device;
+    int64_t from_at = 0, to_at = 0;
+    while (true) {
+      Strided rows;
+      rows.run = (kLongRunUnits + in(0, 3000)) * 16;
+      rows.dims = static_cast<int32_t>(in(0, 2));
+      int64_t extent = rows.run;
+      for (int32_t d = rows.dims - 1; d >= 0; --d) {
+        rows.count[d] = in(2, 9);
+        rows.stride[d] = extent + in(0, 20) * 16;
+        extent = rows.count[d] * rows.stride[d];
+      }
+      if (from_at + extent > kBytes || to_at + extent > kBytes) break;
+      const auto add = [&](CopyTable& table, std::byte* left, std::byte* right) {
+        rows.base = left + from_at;
+        const Strided dense = dense_block(right + to_at, rows.bytes());
+        if (!add_copy(table, rows, dense)) throw Error("boxes do not fit", ErrorKind::kWork);
+      };
+      add(on_host, from.data(), to.data());
+      add(on_device.copies, source.data(), target.data());
+      from_at += (extent + 15) / 16 * 16 + in(0, 9) * 16;
+      to_at += rows.bytes() + in(0, 9) * 16;
+    }
+    copy_tiles(view(on_host));
+    if (!on_device.copies.has_long_runs()) throw Error("runs are not long", ErrorKind::kWork);
+    const DeviceSweep sweep(on_device);
+    sweep.launch(blocks);
+    target.download(found.data(), kBytes);
+    if (found != to) {
+      throw Error(
+          fmt::format("bulk copies, round {}: the device's bytes are not the host's", round),
+          ErrorKind::kWork);
+    }
+    compared += on_host.bytes();
+  }
+  print_row("bulk copies of long runs", in_mb(compared), "", "equal");
+}
+
 void check_casts(const SweepBlocks& blocks) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   constexpr int32_t kRounds = 60;

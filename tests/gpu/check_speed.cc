@@ -72,10 +72,12 @@ void time_copies(const SweepBlocks& blocks) {
                                    source.data() + i * stored % (kBytes - stored) / 256 * 256);
       add_copy(table, from, dense_block(target.data() + i * bytes, bytes));
     }
+    if (blocks.bulk > 0 && !table.has_long_runs()) continue;
     const DeviceSweep on_device(sweep);
     const double swept = seconds_of([&] { on_device.launch(blocks); });
     const double copied = time_plain_copy(target.data(), source.data(), table.bytes());
-    print_speed(one.what, table.bytes(), swept, copied);
+    print_speed(std::string(one.what) + (blocks.bulk > 0 ? ", bulk" : ""), table.bytes(), swept,
+                copied);
   }
 }
 

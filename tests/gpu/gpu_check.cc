@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/cuda_gpu.h"
 #include "plans/plan_io.h"
 
@@ -86,6 +87,12 @@ int run(const std::vector<std::string>& arguments) {
   time_copies(blocks);
   time_casts(blocks);
   check_exchange(device);
+  SweepBlocks with_bulk = blocks;
+  check_cuda(count_bulk_blocks(&with_bulk.bulk), "occupancy of bulk copies");
+  if (with_bulk.bulk > 0) {
+    check_bulk_copies(with_bulk);
+    time_copies(with_bulk);
+  }
   if (arguments.empty()) return 0;
   const std::string& plan = arguments[0];
   const auto ranks = static_cast<int32_t>(load_plan_for_rank(plan, 0).plan.ranks.size());

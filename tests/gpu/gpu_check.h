@@ -50,8 +50,9 @@ class DeviceSweep {
 /// Seconds of the device, the best of ten after one that warms up.
 double seconds_of(const std::function<void()>& work);
 
-/// Copies and casts against the host, byte by byte.
+/// Copies and casts against the host, byte by byte; bulk copies where `blocks` has them.
 void check_copies(const SweepBlocks& blocks);
+void check_bulk_copies(const SweepBlocks& blocks);
 void check_casts(const SweepBlocks& blocks);
 
 /// Their speed, beside a device-to-device copy of as many bytes in the same run.
