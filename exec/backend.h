@@ -37,7 +37,8 @@ struct Part {
   int32_t peer = -1;
   int64_t bytes = 0;
   std::vector<Strided> boxes;
-  /// By box, for backends that cast, where some box is cast; that box then has bytes and no address.
+  /// By box, for backends that cast, where some box is cast; that box then has bytes and no
+  /// address.
   std::vector<Conversion> conversions = {};
 };
 
@@ -78,8 +79,8 @@ class Backend {
   /// Calls are optional: what is not open by then is opened by the first message.
   virtual void connect(std::span<const int32_t> /*peers*/) {}
 
-  /// All groups that will be posted, once, before the first replay; they stay where they are as long
-  /// as the backend. For backends that prepare: pack buffers, connections, registration.
+  /// All groups that will be posted, once, before the first replay; they stay where they are as
+  /// long as the backend. For backends that prepare: pack buffers, connections, registration.
   virtual void bind(std::span<const Group>) {}
 
   /// Around the groups of one replay. False: the backend repeats by itself what was posted before,

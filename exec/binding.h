@@ -37,8 +37,8 @@ void add_binding(const Plan& plan, int32_t rank, Side side, int32_t tensor, int3
 /// tensor are bound and others are not, or do not lie whole elements apart.
 Executor::Buffers apply_bindings(Plan& plan, Backend& backend, const Bindings& bindings);
 
-/// Takes these tensors out: all pieces of the rank's program, and the rank's shards. When all ranks do so with the same
-/// tensors, the program stays one that makes progress.
+/// Takes these tensors out: all pieces of the rank's program, and the rank's shards. When all ranks
+/// do so with the same tensors, the program stays one that makes progress.
 void freeze_tensors(Plan& plan, int32_t rank, std::span<const int32_t> tensors);
 
 }  // namespace refit

@@ -59,13 +59,13 @@ struct BootstrapOptions {
 /// launcher that has set one of the two, and then both: REFIT_*, torchrun (RANK, WORLD_SIZE,
 /// LOCAL_RANK), Open MPI's mpirun (OMPI_COMM_WORLD_*), Slurm (SLURM_PROCID, SLURM_NTASKS,
 /// SLURM_LOCALID). Address and port may also be MASTER_ADDR and MASTER_PORT, where the port is one
-/// above MASTER_PORT (torchrun's own store listens there). Throws Error that names the variable that
-/// is missing or wrong.
+/// above MASTER_PORT (torchrun's own store listens there). Throws Error that names the variable
+/// that is missing or wrong.
 BootstrapOptions read_bootstrap_environment(
     const std::function<const char*(const char*)>& variable);
 
-/// Process p, so far rank p, becomes the rank whose process `process_of` says it is; process 0 stays
-/// the root. Throws Error where that is no permutation of the processes.
+/// Process p, so far rank p, becomes the rank whose process `process_of` says it is; process 0
+/// stays the root. Throws Error where that is no permutation of the processes.
 void map_ranks(BootstrapOptions& options, const std::vector<int32_t>& process_of);
 
 /// By file where a folder is given, else by TCP. Returns when all ranks have met.

@@ -98,7 +98,8 @@ class Matrix {
 
   float global() const { return global_; }
 
-  /// Scales of blocks [first, last) of a row of blocks, as elements of the scale's dtype, and what data is divided by.
+  /// Scales of blocks [first, last) of a row of blocks, as elements of the scale's dtype, and what
+  /// data is divided by.
   void find_scales(int64_t block_row, int64_t first, int64_t last) {
     const auto count = static_cast<size_t>(last - first);
     scales_.assign(count, 0);
@@ -121,7 +122,8 @@ class Matrix {
   }
   const std::vector<float>& scales() const { return scales_; }
 
-  /// Data of a row, columns [first, last); the scales of its blocks, from `first_block` on, are known.
+  /// Data of a row, columns [first, last); the scales of its blocks, from `first_block` on, are
+  /// known.
   const std::vector<float>& scale_row(int64_t row, int64_t first, int64_t last,
                                       int64_t first_block) {
     read_row(row, first, last);

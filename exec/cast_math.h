@@ -10,8 +10,8 @@
 namespace refit {
 
 // The arithmetic of casts (exec/cast.h says what they compute and why), one element or one scale at
-// a time. The same source for the host and for kernels; compiled without contraction of products and
-// sums, with IEEE division and with subnormal numbers on both, so that both give the same bits.
+// a time. The same source for the host and for kernels; compiled without contraction of products
+// and sums, with IEEE division and with subnormal numbers on both, so that both give the same bits.
 
 inline constexpr float kE4m3Largest = 448, kE2m1Largest = 6;
 inline constexpr float kE4m3Smallest = 0x1p-9F;  // above 0

@@ -13,27 +13,26 @@
 
 namespace refit {
 
-// What a device casts in one launch, beside the copies of copy_table.h: boxes of values, each a part
-// of one matrix, made of weights in memory by the formulas of exec/cast.h.
+// What a device casts in one launch, beside the copies of copy_table.h: boxes of values, each a
+// part of one matrix, made of weights in memory by the formulas of exec/cast.h.
 //
 // A unit is what a thread makes at a time: the values of some columns of a row, or the scale of a
 // block that is part of one row. A tile is kTileThreads * kCastsPerThread units of a box, dealt to
 // threads as in copy_table.h. A block of several rows (fp8_block) is a tile of its own: all threads
 // look for its largest magnitude, then each makes its part.
 //
-// Matrices with a global scale are read twice. Their largest magnitude is found by tiles of its own,
-// once for all boxes of a matrix, into a slot that the other tiles wait for: blocks of threads draw
-// tiles in order from a counter, those that wait for nothing first, so whatever a tile waits for has
-// been drawn by a block that runs. The last block puts counter and slots back to zero, so that the
-// same launch can be repeated.
+// Matrices with a global scale are read twice. Their largest magnitude is found by tiles of its
+// own, once for all boxes of a matrix, into a slot that the other tiles wait for: blocks of threads
+// draw tiles in order from a counter, those that wait for nothing first, so whatever a tile waits
+// for has been drawn by a block that runs. The last block puts counter and slots back to zero, so
+// that the same launch can be repeated.
 //
 // As with copies the kernel (exec/cuda/sweep_kernel.cu) and its reference on the host (run_sweep)
 // share the source of what a thread does (exec/cast_tile.h).
 
 inline constexpr int32_t kCastColumns = 16;    // that a thread reads at a time
 inline constexpr int32_t kCastsPerThread = 4;  // units of a thread in a tile
-inline constexpr int32_t kMaximaPerThread =
-    16;  // pieces of kCastColumns that a thread looks through
+inline constexpr int32_t kMaximaPerThread = 16;  // such reads, where a maximum is looked for
 
 /// A matrix of weights in memory, or a part of it. Strides in elements.
 struct CastSource {
@@ -84,13 +83,13 @@ struct ElementArea {
   Dims lo, stride;
 };
 
-/// Adds the box of an output of a weight of this shape: from the weights in one area to the values in
-/// another. kNone: each element of the box converted to the other area's dtype.
+/// Adds the box of an output of a weight of this shape: from the weights in one area to the values
+/// in another. kNone: each element of the box converted to the other area's dtype.
 void add_cast(CastTable& table, Format format, Output output, const Dims& shape, const Box& box,
               const ElementArea& from, const ElementArea& to);
 
-/// A cast table where its reader finds it. `counters`: kCastCounters, then for each maximum its value
-/// and how many tiles have added to it; all zero between launches.
+/// A cast table where its reader finds it. `counters`: kCastCounters, then for each maximum its
+/// value and how many tiles have added to it; all zero between launches.
 inline constexpr int32_t kCastCounters = 2;  // tiles drawn, blocks that have ended
 struct CastView {
   const CastBox* boxes = nullptr;

@@ -3,8 +3,8 @@
 #include "exec/cast_math.h"
 #include "exec/cast_table.h"
 
-// What a thread does in a tile of casts. The same source for the kernel and for its reference on the
-// host.
+// What a thread does in a tile of casts. The same source for the kernel and for its reference on
+// the host.
 
 namespace refit {
 

@@ -12,16 +12,16 @@
 
 namespace refit {
 
-/// What the ranks of a world of processes tell each other beside the data: that they live, that they
-/// arrived, that they failed. A star of TCP connections around rank 0, served by a thread of its own
-/// on every rank, so that nothing here waits behind a payload or inside of a transport.
+/// What the ranks of a world of processes tell each other beside the data: that they live, that
+/// they arrived, that they failed. A star of TCP connections around rank 0, served by a thread of
+/// its own on every rank, so that nothing here waits behind a payload or inside of a transport.
 ///
 /// Failure: a rank whose connection breaks, or from which nothing is heard for `timeout_s`, has
-/// failed, as has one that says so (`abort`). Rank 0 puts failures in order and tells all; the first
-/// reason stands. Rank 0's own failure is found by each of the others. Every blocked and later call
-/// then throws an Error with that reason, which names the rank. Whoever has passed a barrier has
-/// passed: rank 0 alone decides, so that a barrier ends for all ranks or for none, but for those
-/// whose rank 0 died while it said so.
+/// failed, as has one that says so (`abort`). Rank 0 puts failures in order and tells all; the
+/// first reason stands. Rank 0's own failure is found by each of the others. Every blocked and
+/// later call then throws an Error with that reason, which names the rank. Whoever has passed a
+/// barrier has passed: rank 0 alone decides, so that a barrier ends for all ranks or for none, but
+/// for those whose rank 0 died while it said so.
 class Control {
  public:
   /// With the connections of a meeting around rank 0 (exec/meeting.h): there those of all ranks, on

@@ -27,14 +27,16 @@ struct Conversion {
 Conversion make_conversion(const Plan& plan, int32_t rank, const Piece& piece, std::byte* memory,
                            std::byte* packed);
 
-/// Global scales of the weights in memory, by address and shard offset. Good as long as the memory does not change.
+/// Global scales of the weights in memory, by address and shard offset. Good as long as the memory
+/// does not change.
 using KnownScales = std::map<std::pair<const std::byte*, int64_t>, GlobalScales>;
 
 /// From memory to what is sent, and from what has arrived to memory.
 void pack(const Conversion& conversion, KnownScales* known = nullptr);
 void unpack(const Conversion& conversion);
 
-/// A local copy: from the memory of one end to that of the other, matrix by matrix through a buffer of its own.
+/// A local copy: from the memory of one end to that of the other, matrix by matrix through a buffer
+/// of its own.
 void copy_piece(const Conversion& from, const Conversion& to, KnownScales* known = nullptr);
 
 }  // namespace refit

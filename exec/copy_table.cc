@@ -13,8 +13,8 @@ namespace refit {
 
 namespace {
 
-/// Sizes, in bytes, of what the dimensions of an area repeat: its run, its innermost rows, ... up to
-/// the whole.
+/// Sizes, in bytes, of what the dimensions of an area repeat: its run, its innermost rows, ... up
+/// to the whole.
 std::vector<int64_t> block_sizes(const Strided& area) {
   std::vector<int64_t> sizes = {area.run};
   for (int32_t d = area.dims - 1; d >= 0; --d) sizes.push_back(sizes.back() * area.count[d]);

@@ -11,11 +11,11 @@ namespace refit {
 
 // What a device copies in one launch: a table of boxes, cut into tiles.
 //
-// A box is `count[0] x count[1] x ...` runs of `run` bytes; run by run it goes from one strided area
-// to another. A unit is what one access moves, 16 bytes wherever run, addresses and strides allow; a
-// tile is kTileUnits successive units of one box, counted in the order of the box's bytes. A block
-// of threads copies a tile: thread t the units t, t + kTileThreads, ... So all pieces of all peers
-// of a step, whatever their shapes, are one sweep over equal tiles.
+// A box is `count[0] x count[1] x ...` runs of `run` bytes; run by run it goes from one strided
+// area to another. A unit is what one access moves, 16 bytes wherever run, addresses and strides
+// allow; a tile is kTileUnits successive units of one box, counted in the order of the box's bytes.
+// A block of threads copies a tile: thread t the units t, t + kTileThreads, ... So all pieces of
+// all peers of a step, whatever their shapes, are one sweep over equal tiles.
 //
 // The table is plain data: the host builds it, a kernel walks it (exec/cuda/sweep_kernel.cu), and
 // copy_tiles walks it on the host in the same way, with the same arithmetic (exec/copy_tile.h).

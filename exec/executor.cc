@@ -112,7 +112,8 @@ struct Executor::State {
   std::vector<int32_t> written;  // tensors with gen shards here, ascending
 
   std::vector<Group> groups;
-  // Of each group: what its sends need before it is posted, what its receives need when it has ended.
+  // Of each group: what its sends need before it is posted, what its receives need when it has
+  // ended.
   std::vector<std::vector<Conversion>> packs, unpacks;
   std::vector<std::vector<std::pair<Conversion, Conversion>>> copies;  // with casts
   std::vector<std::byte*> packing;   // by channel: where casts pack

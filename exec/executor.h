@@ -80,8 +80,8 @@ class Executor {
   std::unique_ptr<State> state_;
 };
 
-/// What a rank allocates, in bytes: its buffers, and its slots with what casts pack into. (Other packing belongs to the
-/// backends that pack.)
+/// What a rank allocates, in bytes: its buffers, and its slots with what casts pack into. (Other
+/// packing belongs to the backends that pack.)
 struct MemoryUse {
   int64_t buffers = 0;
   int64_t staging = 0;

@@ -15,8 +15,9 @@ struct CommSettings {
 };
 
 /// The calls of the CUDA runtime and of NCCL that the nccl backend needs, one method a call: one
-/// object for one device, used by one thread at a time. exec/cuda/ has the real one; tests have a double
-/// (tests/exec/fake_gpu.h). All throw Error (kWork) that names the call and the library's reason.
+/// object for one device, used by one thread at a time. exec/cuda/ has the real one; tests have a
+/// double (tests/exec/fake_gpu.h). All throw Error (kWork) that names the call and the library's
+/// reason.
 class GpuApi {
  public:
   using Stream = void*;
@@ -26,7 +27,8 @@ class GpuApi {
 
   virtual ~GpuApi() = default;
 
-  /// Makes the device that of the calling thread: before calls from a thread that may have changed it.
+  /// Makes the device that of the calling thread: before calls from a thread that may have changed
+  /// it.
   virtual void make_current() = 0;
 
   /// Device and versions, for reports: "NVIDIA H100 80GB HBM3, CUDA 13.0, NCCL 2.28.9".
@@ -58,8 +60,8 @@ class GpuApi {
   virtual void launch(Graph graph, Stream stream) = 0;
   virtual void destroy_graph(Graph graph) = 0;
 
-  /// One kernel: writes `mark` to `*marker` (host memory of this class; null: no mark) as it begins,
-  /// and runs the sweep, which may be empty.
+  /// One kernel: writes `mark` to `*marker` (host memory of this class; null: no mark) as it
+  /// begins, and runs the sweep, which may be empty.
   virtual void launch_sweep(const SweepView& sweep, int32_t* marker, int32_t mark,
                             Stream stream) = 0;
 

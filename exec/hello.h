@@ -23,8 +23,8 @@ struct Agreement {
   bool rehearsal = false;  // all ranks of several nodes on one host
 };
 
-/// Throws Error that names the rank which is refused, differs from rank 0 or runs where the plan does
-/// not have it. `hellos` by rank; the plan is that of the rank that compares.
+/// Throws Error that names the rank which is refused, differs from rank 0 or runs where the plan
+/// does not have it. `hellos` by rank; the plan is that of the rank that compares.
 Agreement compare_hellos(const std::vector<std::string>& hellos, const Plan& plan);
 
 /// Says on stderr that times of a rehearsal are none of the fabric.

@@ -229,8 +229,8 @@ struct Stranger {
   Clock::time_point deadline;
 };
 
-/// The rank that a stranger has proved to be, or -1 as long as it has said nothing. Throws Error for
-/// what is no hello of this job. What one of the job says wrong goes into `failure`.
+/// The rank that a stranger has proved to be, or -1 as long as it has said nothing. Throws Error
+/// for what is no hello of this job. What one of the job says wrong goes into `failure`.
 int32_t admit(Stranger& stranger, const Meeting& meeting, const std::vector<Connection>& met,
               std::string& failure) {
   const std::optional<Frame> frame = stranger.connection.next(kLongestGreeting);
@@ -372,8 +372,8 @@ Frame await_frame(Connection& connection, Clock::time_point deadline) {
   }
 }
 
-/// Greets and is welcomed. Throws Error that says what the other end does instead; returns the reason
-/// when it is that the meeting has failed.
+/// Greets and is welcomed. Throws Error that says what the other end does instead; returns the
+/// reason when it is that the meeting has failed.
 std::string exchange_proofs(Connection& connection, const Meeting& meeting,
                             Clock::time_point deadline) {
   const Frame greeting = await_frame(connection, deadline);

@@ -11,15 +11,16 @@
 
 namespace refit {
 
-// How the processes of a job meet: a star of TCP connections around its root, for all that they tell
-// each other beside the data (exec/control.h, exec/bootstrap.h).
+// How the processes of a job meet: a star of TCP connections around its root, for all that they
+// tell each other beside the data (exec/control.h, exec/bootstrap.h).
 //
 // Every number is a 32-bit big-endian integer. A frame is the magic "RFT1", a kind, the sender's
 // rank, the length of the payload, and the payload. Who connects is greeted with a fresh nonce of
 // the root, answers with hello (rank, world, a nonce of its own, proof), and is welcomed with the
 // root's proof. The proofs are HMAC-SHA256 under the job token of the role, both nonces, rank and
-// world: neither end can be played by someone without the token, nor by a replay, and the token does
-// not travel. Strangers are turned away; what one of the job says that cannot be fails the meeting.
+// world: neither end can be played by someone without the token, nor by a replay, and the token
+// does not travel. Strangers are turned away; what one of the job says that cannot be fails the
+// meeting.
 
 /// The first three belong to the meeting, the others to those who use its connections.
 enum class FrameKind : uint32_t {
@@ -99,8 +100,8 @@ struct Meeting {
   double timeout_s = 60;
 };
 
-/// On the root: connections by rank, its own closed. Throws Error (kWork) that names who did not come
-/// or cannot be, after telling the others.
+/// On the root: connections by rank, its own closed. Throws Error (kWork) that names who did not
+/// come or cannot be, after telling the others.
 std::vector<Connection> meet_all(const Listener& listener, const Meeting& meeting);
 
 /// On the others: the connection to the root, which listens at one of the hosts.

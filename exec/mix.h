@@ -5,7 +5,8 @@
 
 namespace refit {
 
-/// A bijection of 64-bit numbers: splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+/// A bijection of 64-bit numbers: splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom
+/// number generators, 2014).
 inline uint64_t mix(uint64_t x) {
   x *= 0x9e3779b97f4a7c15U;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;

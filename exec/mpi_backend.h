@@ -15,14 +15,15 @@ struct MpiCommunicator {
   int fortran = 0;
 };
 
-/// One process per rank, host memory, plain MPI-3: non-blocking sends and receives on a communicator
-/// per channel, tagged with the step.
+/// One process per rank, host memory, plain MPI-3: non-blocking sends and receives on a
+/// communicator per channel, tagged with the step.
 ///
 /// A message travels in fragments, of which at most four are in flight: packed and unpacked on the
 /// way where it is not one block of memory; both ends cut by the same rule. The receiver answers a
 /// message with an empty one, the receipt, with which it ends for the sender: a step ends when its
-/// messages have arrived, as the plan was simulated, not when MPI has buffered them. MPI moves the data and nothing else: barriers, failures and heartbeats go over Control,
-/// as MPI itself may hang for good once a rank is gone.
+/// messages have arrived, as the plan was simulated, not when MPI has buffered them. MPI moves the
+/// data and nothing else: barriers, failures and heartbeats go over Control, as MPI itself may hang
+/// for good once a rank is gone.
 ///
 /// Progress is that of the whole world: while any rank moves anything, none times out. After a
 /// failure MPI may still read this rank's memory, as nothing can be taken back from it, and cannot

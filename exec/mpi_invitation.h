@@ -9,8 +9,8 @@
 
 namespace refit {
 
-/// What MPI carries from the root to the other processes: where it listens, and a job token. From then
-/// on they talk over TCP (exec/meeting.h), as MPI may hang for good once a rank is gone.
+/// What MPI carries from the root to the other processes: where it listens, and a job token. From
+/// then on they talk over TCP (exec/meeting.h), as MPI may hang for good once a rank is gone.
 struct Invitation {
   std::array<char, 4096> hosts{};  // apart by spaces
   std::array<char, 33> token{};

@@ -19,7 +19,8 @@ namespace refit {
 /// stderr.
 ///
 /// Throws Error that names ranks; then a call into MPI may hang and the process should end at once,
-/// without destructors. Where it hangs in MPI by itself, it is ended here, with the error on stderr.
+/// without destructors. Where it hangs in MPI by itself, it is ended here, with the error on
+/// stderr.
 std::optional<Outcome> replay_on_mpi(const std::string& path,
                                      const std::vector<int32_t>& process_of,
                                      const ReplayOptions& options);

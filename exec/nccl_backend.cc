@@ -238,7 +238,8 @@ void NcclBackend::State::make_comms(const Plan& plan, GpuApi::Comm parent) {
   settle(control);
 }
 
-/// Where `work` fails, communicators may be half made or at work: they cannot be destroyed any more.
+/// Where `work` fails, communicators may be half made or at work: they cannot be destroyed any
+/// more.
 template <typename Work>
 void NcclBackend::or_abort(const Work& work) {
   try {

@@ -15,12 +15,12 @@ namespace refit {
 // One process a GPU. Each channel of the plan is a stream and a communicator: of the ranks of one
 // NVLink domain for the nvlink lane, so that no network peer throttles it, and of all ranks, with
 // more channels per peer, for the others. A step is at most three entries on its stream: a sweep
-// that packs, an NCCL group, a sweep that unpacks; steps of other channels are awaited by events. So
-// a replay needs the host only to enqueue it, and from the second one on not even that: it is
+// that packs, an NCCL group, a sweep that unpacks; steps of other channels are awaited by events.
+// So a replay needs the host only to enqueue it, and from the second one on not even that: it is
 // captured in a CUDA graph.
 //
-// No deadlock: within a communicator all ranks run their common steps in one order (the plan's), and
-// across communicators the kernels of all channels fit on the device at once (max_ctas).
+// No deadlock: within a communicator all ranks run their common steps in one order (the plan's),
+// and across communicators the kernels of all channels fit on the device at once (max_ctas).
 
 struct NcclOptions {
   double timeout_s = 30;

@@ -19,9 +19,9 @@ struct NcclOutcome : Outcome {
   NcclBackend::Setup setup;
 };
 
-/// Replays the plan file as one rank of a job whose ranks have met; all of them call it. Returns the
-/// outcome on rank 0, nothing on the others. Before the first byte all ranks compare version, digest,
-/// options and where they run (as replay_on_mpi does). Throws Error that names ranks.
+/// Replays the plan file as one rank of a job whose ranks have met; all of them call it. Returns
+/// the outcome on rank 0, nothing on the others. Before the first byte all ranks compare version,
+/// digest, options and where they run (as replay_on_mpi does). Throws Error that names ranks.
 std::optional<NcclOutcome> replay_on_nccl(const std::string& path, GpuApi& gpu,
                                           Bootstrap& bootstrap, const ReplayOptions& options,
                                           const NcclOptions& nccl);

@@ -8,8 +8,8 @@
 
 namespace refit {
 
-/// A file of `--rank-map`: the process of rank 0, of rank 1, ...; `#` begins a comment. Throws Error
-/// that names the line.
+/// A file of `--rank-map`: the process of rank 0, of rank 1, ...; `#` begins a comment. Throws
+/// Error that names the line.
 std::vector<int32_t> load_rank_map(const std::string& path);
 
 /// The rank of each process. Throws Error where the map is no permutation of the processes.

@@ -27,7 +27,8 @@ struct StepReport {
   int64_t bytes_sent = 0, bytes_received = 0;
 };
 
-/// What a rank received from another on a channel: begin of the first and end of the last such step.
+/// What a rank received from another on a channel: begin of the first and end of the last such
+/// step.
 struct PeerReport {
   int32_t from = -1, to = -1, channel = 0;
   int64_t messages = 0, bytes = 0;

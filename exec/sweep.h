@@ -24,7 +24,8 @@ struct SweepView {
 /// Does what the kernel's threads do, one after the other: the reference for the kernel.
 void run_sweep(const SweepView& sweep);
 
-/// A sweep in one block of memory at `base`: its tables and counters, each at a multiple of 16 bytes.
+/// A sweep in one block of memory at `base`: its tables and counters, each at a multiple of 16
+/// bytes.
 struct PlacedSweep {
   SweepView view;
   int64_t bytes = 0;  // of the block, a multiple of 16

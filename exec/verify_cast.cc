@@ -27,7 +27,8 @@ class Origin {
         dtype_(tensor.train_dtype),
         stride_(dense_strides(tensor.shape)) {}
 
-  /// Any sign and mantissa; a magnitude of 2^k or more is half as likely as 2^(k - 1). At most 2^12, fp16's largest is 2^16.
+  /// Any sign and mantissa; a magnitude of 2^k or more is half as likely as 2^(k - 1). At most
+  /// 2^12, fp16's largest is 2^16.
   void read(const Dims& at, int64_t count, float* values) const {
     int64_t index = 0;
     for (int dim = 0; dim < at.count; ++dim) index += at[dim] * stride_[dim];

@@ -7,8 +7,8 @@
 
 namespace refit {
 
-/// Devices of this host, after a look at the driver. Throws Error (kInput) that says what is missing
-/// (driver, device) and where it was looked for.
+/// Devices of this host, after a look at the driver. Throws Error (kInput) that says what is
+/// missing (driver, device) and where it was looked for.
 int32_t count_cuda_devices();
 
 /// The calling thread's device.

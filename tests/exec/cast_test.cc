@@ -1,5 +1,5 @@
-// Casts against the simplest readings of their definitions: every value of a small format is listed with its meaning, and what
-// is nearest is found by looking at all of them.
+// Casts against the simplest readings of their definitions: every value of a small format is listed
+// with its meaning, and what is nearest is found by looking at all of them.
 
 #include "exec/cast.h"
 

@@ -259,7 +259,8 @@ class FakeCluster::Device final : public GpuApi {
     FakeComm& comm = *group_.comm;
     std::set<std::pair<bool, int32_t>> seen;
     for (const FakeTransfer& transfer : group_.transfers) {
-      // What a rank sends to itself is matched in order; with peers a step has one message each way.
+      // What a rank sends to itself is matched in order; with peers a step has one message each
+      // way.
       if (comm.shared->members.size() > 1 &&
           !seen.insert({transfer.is_send, transfer.peer}).second) {
         refuse("two messages of a group to or from one peer");

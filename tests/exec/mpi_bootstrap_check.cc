@@ -1,5 +1,5 @@
-// Run by mpirun on some processes of one host: they meet and exchange. Arguments: the process of rank
-// 0, of rank 1, ...
+// Run by mpirun on some processes of one host: they meet and exchange. Arguments: the process of
+// rank 0, of rank 1, ...
 
 #include <cstdio>
 #include <cstdlib>

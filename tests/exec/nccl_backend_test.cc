@@ -1,5 +1,5 @@
 // The nccl backend on a test double of CUDA and NCCL (fake_gpu.h): real plans of all strategies,
-// verified byte by byte, and what happens when a rank fails.
+// verified byte by byte.
 
 #include "exec/nccl_backend.h"
 
@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,145 +16,28 @@
 #include "base/file.h"
 #include "exec/executor.h"
 #include "exec/nccl_replay.h"
-#include "exec/verify.h"
 #include "plans/plan_io.h"
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
 #include "tests/exec/fake_gpu.h"
+#include "tests/exec/nccl_job.h"
 #include "tests/exec/test_plans.h"
 #include "tests/gpu/loopback_gpu.h"
-#include "tests/sim/search/small_fabric.h"
 #include "tests/temporary_folder.h"
 
 namespace refit {
 namespace {
 
+using testing::expect_no_errors;
 using testing::FakeCluster;
+using testing::Gathering;
+using testing::GatheringBootstrap;
 using ::testing::HasSubstr;
+using testing::Job;
+using testing::plain_plan;
 using testing::PlanMaker;
-
-/// Threads of this process that meet.
-class Meeting {
- public:
-  explicit Meeting(int32_t world) : blobs(static_cast<size_t>(world)) {}
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<std::string> blobs, last;
-  size_t arrived = 0;
-  int64_t rounds = 0;
-  std::string failure;
-};
-
-class MeetingBootstrap final : public Bootstrap {
- public:
-  MeetingBootstrap(Meeting& meeting, int32_t rank) : meeting_(meeting), rank_(rank) {}
-  int32_t rank() const override { return rank_; }
-  int32_t world() const override { return static_cast<int32_t>(meeting_.blobs.size()); }
-  std::vector<std::string> all_gather(std::string_view mine) override {
-    std::unique_lock lock(meeting_.mutex);
-    meeting_.blobs[static_cast<size_t>(rank_)] = mine;
-    const int64_t round = meeting_.rounds;
-    if (++meeting_.arrived == meeting_.blobs.size()) {
-      meeting_.arrived = 0;
-      meeting_.last = meeting_.blobs;
-      ++meeting_.rounds;
-      meeting_.changed.notify_all();
-    }
-    meeting_.changed.wait(lock,
-                          [&] { return meeting_.rounds != round || !meeting_.failure.empty(); });
-    if (meeting_.rounds == round) throw Error(meeting_.failure, ErrorKind::kWork);
-    return meeting_.last;
-  }
-  void publish_failure(const std::string& reason) override {
-    const std::lock_guard lock(meeting_.mutex);
-    if (meeting_.failure.empty()) meeting_.failure = reason;
-    meeting_.changed.notify_all();
-  }
-  std::string failure() override {
-    const std::lock_guard lock(meeting_.mutex);
-    return meeting_.failure;
-  }
-
- private:
-  Meeting& meeting_;
-  const int32_t rank_;
-};
-
-struct Job {
-  int32_t iterations = 3;
-  NcclOptions options;
-  bool with_bootstrap = true;  // else ranks learn of failures by themselves
-  /// Called before each replay of each rank; what it throws is the rank's failure.
-  std::function<void(int32_t rank, int32_t iteration, Bootstrap&)> before;
-  std::function<void(int32_t rank, const NcclBackend&)> after;
-};
-
-/// What each rank says: empty where all went well.
-std::vector<std::string> replay(const Plan& plan, FakeCluster& cluster, const Job& job) {
-  const auto world = static_cast<int32_t>(plan.ranks.size());
-  Meeting meeting(world);
-  std::vector<std::string> errors(plan.ranks.size());
-  std::vector<std::jthread> threads;
-  for (int32_t rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      MeetingBootstrap bootstrap(meeting, rank);
-      try {
-        GpuApi& gpu = cluster.gpu(rank);
-        GpuApi::Comm parent = nullptr;
-        if (!job.with_bootstrap) {
-          parent = gpu.make_comm("parent", world, rank, {1, 0});
-          while (!gpu.is_settled(parent)) std::this_thread::yield();
-        }
-        {
-          NcclBackend backend(gpu, plan, rank, job.with_bootstrap ? &bootstrap : nullptr, parent,
-                              job.options);
-          const Executor::Buffers buffers = allocate_buffers(plan, backend);
-          Executor executor(plan, backend, buffers);
-          for (int32_t iteration = 0; iteration < job.iterations; ++iteration) {
-            fill_train(plan, rank, buffers, iteration);
-            poison_gen(plan, rank, buffers, iteration);
-            try {
-              if (job.before) job.before(rank, iteration, bootstrap);
-            } catch (const std::exception& error) {
-              backend.abort(error.what());
-              throw;
-            }
-            executor.run();
-            verify_gen(plan, rank, buffers, iteration);
-          }
-          if (job.after) job.after(rank, backend);
-        }
-        if (parent != nullptr) gpu.destroy_comm(parent);
-      } catch (const std::exception& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
-        bootstrap.publish_failure(error.what());
-      }
-      cluster.leave(rank);
-    });
-  }
-  threads.clear();
-  return errors;
-}
-
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (size_t rank = 0; rank < errors.size(); ++rank) {
-    ASSERT_EQ(errors[rank], "") << "rank " << rank;
-  }
-}
-
-/// A mixture-of-experts model small enough for threads, cut by every kind of parallelism.
-Problem small_problem(const std::string& train, const std::string& gen) {
-  const Model model = parse_model(
-      R"({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 32,
-          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
-          "head_dim": 8, "intermediate_size": 64, "moe_intermediate_size": 16,
-          "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 1,
-          "mlp_only_layers": [], "vocab_size": 64, "tie_word_embeddings": false,
-          "torch_dtype": "bfloat16"})",
-      "small model");
-  return testing::make_small_problem(model, train, gen);
-}
+using testing::replay;
+using testing::small_problem;
 
 TEST(NcclOnTestDouble, PlansOfAllStrategiesCompleteVerified) {
   const std::pair<std::string, std::string> layouts[] = {
@@ -221,16 +103,6 @@ TEST(NcclOnTestDouble, CastsOfAllFormatsCompleteVerified) {
       }
     }
   }
-}
-
-/// Two holders per half, receivers across nodes, two channels.
-Plan plain_plan(int32_t gens = 6) {
-  PlanMaker maker(2 + gens, 2);
-  const Dims shape{24, 48};
-  maker.add_tensor("w", shape, Dtype::kBf16, testing::split(shape, 0, 0, 2),
-                   testing::split(shape, 1, 2, gens));
-  maker.add_direct_transfers();
-  return maker.finish();
 }
 
 TEST(NcclOnTestDouble, TwoHundredRoundsDoNotGrow) {
@@ -342,176 +214,18 @@ TEST(NcclOnTestDouble, LargeBuffersAreRegisteredWhereMessagesTouchThem) {
   }
 }
 
-TEST(NcclOnTestDouble, MessageOutOfTheDomainOnAnNvlinkChannelIsRefused) {
-  PlanMaker maker(9, 1);
-  const Dims shape{8, 16};
-  maker.add_tensor("w", shape, Dtype::kBf16, testing::replicate(shape, 0, 1),
-                   testing::replicate(shape, 8, 1));
-  maker.add_direct_transfers();
-  Plan plan = maker.finish();
-  plan.channels[0].lane = Lane::kNvlink;
-  FakeCluster cluster(9);
-  const std::vector<std::string> errors = replay(plan, cluster, {});
-  EXPECT_THAT(errors[0], HasSubstr("rank 0, channel 0, step 1: found a message with rank 8"));
-}
-
-/// The plan without the receive of `rank` from `peer` in its last step that has one.
-void drop_receive(Plan& plan, int32_t rank, int32_t peer) {
-  Program& program = plan.programs[static_cast<size_t>(rank)];
-  for (size_t s = program.steps.size(); s-- > 0;) {
-    Step& step = program.steps[s];
-    for (int32_t m = step.first_recv; m < step.last_message; ++m) {
-      if (program.messages[static_cast<size_t>(m)].peer != peer) continue;
-      program.messages.erase(program.messages.begin() + m);
-      --step.last_message;
-      for (size_t later = s + 1; later < program.steps.size(); ++later) {
-        --program.steps[later].first_send;
-        --program.steps[later].first_recv;
-        --program.steps[later].last_message;
-      }
-      return;
-    }
-  }
-  FAIL() << "no receive to drop";
-}
-
-TEST(NcclOnTestDouble, RemovedReceiveIsADeadlockThatNamesTheRanks) {
-  // Rank 3 has a second message from rank 1, so that the two are connected all the same.
-  PlanMaker maker(4, 1);
-  const Dims shape{8, 16};
-  const int32_t tensor = maker.add_tensor("w", shape, Dtype::kBf16, testing::replicate(shape, 1, 1),
-                                          testing::replicate(shape, 3, 1));
-  maker.add_transfer(1, 3, 0, 0, {{tensor, {{0, 0}, {4, 16}}}});
-  maker.add_transfer(1, 3, 0, 1, {{tensor, {{4, 0}, {8, 16}}}});
-  Plan plan = maker.finish();
-  drop_receive(plan, 3, 1);
-  FakeCluster cluster(4);
-  const std::vector<std::string> errors = replay(plan, cluster, {});
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("deadlock"));
-    EXPECT_THAT(error, HasSubstr("rank 1 waits to send to rank 3"));
-  }
-}
-
-TEST(NcclOnTestDouble, RemovedReceiveOfARealPlanIsADeadlockThatNamesTheRanks) {
-  const Problem problem = small_problem("megatron:tp=2,pp=2,ep=2,etp=1,world=4", "vllm:tp=4");
-  Plan plan = search(problem, {.strategy = "refit"});
-  // The first receive of the last rank from another.
-  const int32_t rank = static_cast<int32_t>(plan.ranks.size()) - 1;
-  const Program& program = plan.programs.back();
-  int32_t peer = -1;
-  for (const Step& step : program.steps) {
-    for (int32_t m = step.first_recv; m < step.last_message && peer < 0; ++m) {
-      const Message& message = program.messages[static_cast<size_t>(m)];
-      if (message.peer != rank) peer = message.peer;
-    }
-  }
-  ASSERT_GE(peer, 0);
-  drop_receive(plan, rank, peer);
-  FakeCluster cluster(static_cast<int32_t>(plan.ranks.size()));
-  const std::vector<std::string> errors = replay(plan, cluster, {});
-  const std::string pair = "to send to rank " + std::to_string(rank);
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("deadlock"));
-    EXPECT_THAT(error, HasSubstr(pair));
-  }
-}
-
-TEST(NcclOnTestDouble, RanksThatSendOtherSizesAreNamed) {
-  Plan plan = plain_plan();
-  Program& program = plan.programs[7];
-  for (Message& message : program.messages) {
-    if (message.peer == 1) message.last_piece = message.first_piece;  // receives nothing
-  }
-  FakeCluster cluster(8);
-  const std::vector<std::string> errors = replay(plan, cluster, {});
-  // An empty message is none: rank 1 has nobody to send to.
-  EXPECT_THAT(errors[1], HasSubstr("rank 7"));
-}
-
-TEST(NcclOnTestDouble, RankThatFailsGivesAllTheSameReason) {
-  for (const int32_t when : {0, 1, 2, 5}) {  // before, with, and after the graph
-    const Plan plan = plain_plan();
-    FakeCluster cluster(8);
-    Job job;
-    job.iterations = 7;
-    job.before = [&](int32_t rank, int32_t iteration, Bootstrap&) {
-      if (rank == 5 && iteration == when) throw Error("rank 5: the loss is not a number");
-    };
-    for (const std::string& error : replay(plan, cluster, job)) {
-      EXPECT_EQ(error, "rank 5: the loss is not a number") << "iteration " << when;
-    }
-    EXPECT_EQ(cluster.use(), FakeCluster::Use{}) << "iteration " << when;
-  }
-}
-
-TEST(NcclOnTestDouble, DeviceThatBreaksInAReplayIsTheReasonOfAll) {
-  for (const int32_t when : {0, 1}) {  // enqueued, captured
-    const Plan plan = plain_plan();
-    FakeCluster cluster(8);
-    Job job;
-    job.before = [&](int32_t rank, int32_t iteration, Bootstrap&) {
-      if (rank == 1 && iteration == when) cluster.break_device(1, 0);
-    };
-    for (const std::string& error : replay(plan, cluster, job)) {
-      EXPECT_EQ(error, "test double: the device of rank 1 is broken") << "iteration " << when;
-    }
-    EXPECT_EQ(cluster.use(), FakeCluster::Use{}) << "iteration " << when;
-  }
-}
-
-TEST(NcclOnTestDouble, RankThatStaysAwayTimesOutAndIsNamedByItsPeers) {
-  // Rank 7 is busy elsewhere for longer than the timeout: it neither fails nor polls.
-  const Plan plan = plain_plan();
-  FakeCluster cluster(8);
-  Job job;
-  job.options.timeout_s = 0.3;
-  job.before = [&](int32_t rank, int32_t iteration, Bootstrap& bootstrap) {
-    if (rank != 7 || iteration != 1) return;
-    while (bootstrap.failure().empty()) std::this_thread::yield();
-    throw Error("rank 7: too late");
-  };
-  const std::vector<std::string> errors = replay(plan, cluster, job);
-  // The barrier before the replay is where they wait for it.
-  EXPECT_THAT(errors[0], HasSubstr("no progress for 0.3 s while meeting all ranks"));
-}
-
-TEST(NcclOnTestDouble, AfterAnAbortNothingRuns) {
-  const Plan plan = plain_plan();
-  FakeCluster cluster(8);
-  std::vector<std::string> again(8);
-  Meeting meeting(8);
-  std::vector<std::jthread> threads;
-  for (int32_t rank = 0; rank < 8; ++rank) {
-    threads.emplace_back([&, rank] {
-      MeetingBootstrap bootstrap(meeting, rank);
-      try {  // another rank may abort while this one is still being made
-        NcclBackend backend(cluster.gpu(rank), plan, rank, &bootstrap, nullptr, {});
-        Executor executor(plan, backend, allocate_buffers(plan, backend));
-        backend.abort("rank 0: stop");
-        executor.run();
-      } catch (const Error& error) {
-        again[static_cast<size_t>(rank)] = error.what();
-      }
-      cluster.leave(rank);
-    });
-  }
-  threads.clear();
-  for (const std::string& error : again) EXPECT_EQ(error, "rank 0: stop");
-}
-
 /// Runs `refit-exec --backend nccl` but for its command line, a thread a rank; `path` by rank.
 std::vector<std::string> replay_files(const std::vector<std::string>& paths,
                                       std::optional<NcclOutcome>* outcome) {
   const auto world = static_cast<int32_t>(paths.size());
-  Meeting meeting(world);
+  Gathering gathering(world);
   FakeCluster cluster(world);
   std::vector<std::string> errors(paths.size());
   std::vector<std::jthread> threads;
   for (int32_t rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       const auto index = static_cast<size_t>(rank);
-      MeetingBootstrap bootstrap(meeting, rank);
+      GatheringBootstrap bootstrap(gathering, rank);
       try {
         ReplayOptions how;
         how.verify = true;
@@ -584,55 +298,6 @@ TEST(NcclOnTestDouble, RankAloneReplaysItsProgramWithItself) {
     }
     EXPECT_EQ(cluster.use(), FakeCluster::Use{});
   }
-}
-
-TEST(FakeClusterItself, HoldsUsersToTheRules) {
-  FakeCluster cluster(1, 8);
-  GpuApi& gpu = cluster.gpu(0);
-  GpuApi::Stream a = gpu.make_stream(), b = gpu.make_stream();
-  const auto refused = [&](const std::function<void()>& act, const std::string& why) {
-    try {
-      act();
-      ADD_FAILURE() << "not refused: " << why;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(why));
-    }
-  };
-  const auto settle = [&](GpuApi::Comm comm) {
-    while (!gpu.is_settled(comm)) {
-    }
-  };
-  GpuApi::Comm comm = gpu.make_comm("x", 1, 0, {4, 0});
-  std::byte bytes[2] = {std::byte{7}, std::byte{0}};
-  gpu.begin_group();
-  refused([&] { gpu.send(bytes, 1, 0, comm, a); }, "in progress");
-  settle(comm);
-  gpu.send(bytes, 1, 0, comm, a);
-  refused([&] { gpu.receive(bytes + 1, 1, 0, comm, b); }, "two streams");
-  refused([&] { gpu.receive(bytes + 1, 1, 1, comm, a); }, "no such peer");
-  gpu.receive(bytes + 1, 1, 0, comm, a);
-  gpu.end_group();
-  EXPECT_EQ(bytes[1], std::byte{0});  // nothing moves in the call
-  EXPECT_TRUE(gpu.is_done(a));
-  EXPECT_EQ(bytes[1], std::byte{7});
-
-  GpuApi::Event event = gpu.make_event();
-  gpu.begin_capture(a);
-  refused([&] { gpu.is_done(a); }, "captures");
-  gpu.record(event, a);
-  gpu.wait(b, event);
-  gpu.launch_sweep({}, nullptr, 0, b);
-  refused([&] { gpu.end_capture(a); }, "not joined");
-  EXPECT_TRUE(gpu.is_done(a));  // that was the end of the capture
-
-  gpu.begin_capture(a);
-  gpu.record(event, a);
-  gpu.wait(b, event);
-  gpu.launch_sweep({}, nullptr, 0, b);
-  gpu.record(event, b);
-  gpu.wait(a, event);
-  gpu.destroy_graph(gpu.end_capture(a));
-  refused([&] { gpu.wait(b, event); }, "capture that is over");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Sweeps with casts as a kernel's threads do them, against the host's casts (exec/conversion.h, which
-// has its own oracle in cast_test.cc): every bit equal, for all formats, odd shapes, strides and
-// addresses, and for weights that are NaN, infinite, subnormal or zero.
+// Sweeps with casts as a kernel's threads do them, against the host's casts (exec/conversion.h,
+// which has its own oracle in cast_test.cc): every bit equal, for all formats, odd shapes, strides
+// and addresses, and for weights that are NaN, infinite, subnormal or zero.
 
 #include "exec/sweep.h"
 

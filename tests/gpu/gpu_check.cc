@@ -1,5 +1,5 @@
-// refit_gpu_check [PLAN]: what only a GPU can show. With a plan, also the programs of its first and of
-// its last rank. Prints a table; exit 1 when a byte is wrong, 2 when there is no GPU or no NCCL.
+// refit_gpu_check [PLAN]: what only a GPU can show. With a plan, also the programs of its first and
+// of its last rank. Prints a table; exit 1 when a byte is wrong, 2 when there is no GPU or no NCCL.
 
 #include "tests/gpu/gpu_check.h"
 

@@ -12,8 +12,8 @@
 
 namespace refit {
 
-// What only a GPU can show (tests/gpu/run.sh runs it). Each check adds rows to one table, and throws
-// Error where a byte is wrong.
+// What only a GPU can show (tests/gpu/run.sh runs it). Each check adds rows to one table, and
+// throws Error where a byte is wrong.
 
 void check_cuda(cudaError_t error, const char* what);
 
@@ -62,8 +62,8 @@ void time_casts(const SweepBlocks& blocks);
 /// NCCL: one rank exchanges with itself, enqueued, captured and as a graph.
 void check_exchange(int32_t device);
 
-/// One rank's program of a plan, its messages exchanged with itself: speed of the sweeps, and what a
-/// replay costs the host with and without a graph.
+/// One rank's program of a plan, its messages exchanged with itself: speed of the sweeps, and what
+/// a replay costs the host with and without a graph.
 void time_rank(int32_t device, const std::string& plan, int32_t rank);
 
 }  // namespace refit
