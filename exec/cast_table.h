@@ -28,10 +28,10 @@ namespace refit {
 // that the same launch can be repeated.
 //
 // As with copies the kernel (exec/cuda/sweep_kernel.cu) and its reference on the host (run_sweep)
-// share the source of what a thread does (exec/cast_tile.h).
+// share the source of what a block does (exec/sweep_block.h) and a thread (exec/cast_tile.h).
 
-inline constexpr int32_t kCastColumns = 16;    // that a thread reads at a time
-inline constexpr int32_t kCastsPerThread = 4;  // units of a thread in a tile
+inline constexpr int32_t kCastColumns = 16;      // that a thread reads at a time
+inline constexpr int32_t kCastsPerThread = 4;    // units of a thread in a tile
 inline constexpr int32_t kMaximaPerThread = 16;  // such reads, where a maximum is looked for
 
 /// A matrix of weights in memory, or a part of it. Strides in elements.

@@ -106,17 +106,19 @@ TableView view(const CopyTable& table) {
           static_cast<int32_t>(table.box_of_tile.size()), table.has_long_runs()};
 }
 
-void copy_tiles(const TableView& table) {
-  for (int32_t tile = 0; tile < table.tiles; ++tile) {
-    const CopyBox& box = table.boxes[table.box_of_tile[tile]];
-    const TileStart start = tile_start(box, tile);
-    for (int32_t thread = 0; thread < kTileThreads; ++thread) {
-      for (int32_t unit = thread; unit < start.units; unit += kTileThreads) {
-        const UnitPlace place = unit_place(box, start, unit);
-        std::memcpy(box.to + place.to, box.from + place.from, static_cast<size_t>(box.width));
-      }
+void copy_tile(const TableView& table, int32_t tile) {
+  const CopyBox& box = table.boxes[table.box_of_tile[tile]];
+  const TileStart start = tile_start(box, tile);
+  for (int32_t thread = 0; thread < kTileThreads; ++thread) {
+    for (int32_t unit = thread; unit < start.units; unit += kTileThreads) {
+      const UnitPlace place = unit_place(box, start, unit);
+      std::memcpy(box.to + place.to, box.from + place.from, static_cast<size_t>(box.width));
     }
   }
+}
+
+void copy_tiles(const TableView& table) {
+  for (int32_t tile = 0; tile < table.tiles; ++tile) copy_tile(table, tile);
 }
 
 void copy_boxes(const CopyTable& table) {

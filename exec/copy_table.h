@@ -68,8 +68,10 @@ struct TableView {
 };
 TableView view(const CopyTable& table);
 
-/// Walks the table unit by unit as the kernel's threads do. The reference for the kernel.
+/// Walks the table, or one of its tiles, unit by unit as the kernel's threads do. The reference for
+/// the kernel.
 void copy_tiles(const TableView& table);
+void copy_tile(const TableView& table, int32_t tile);
 
 /// The same bytes moved as this host does it best: row by row.
 void copy_boxes(const CopyTable& table);

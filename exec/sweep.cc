@@ -1,58 +1,66 @@
 #include "exec/sweep.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
-#include "exec/cast_tile.h"
+#include "exec/sweep_block.h"
 
 namespace refit {
 
 namespace {
 
-/// A launch's largest magnitude of a matrix, and how many tiles have added to it.
-uint32_t* slot_of(const CastView& casts, int32_t slot) {
-  return casts.counters + kCastCounters + 2 * slot;
-}
+/// A block of threads that this thread plays.
+class HostBlock {
+ public:
+  explicit HostBlock(int32_t blocks) : blocks_(static_cast<uint32_t>(blocks)) {}
 
-void find_maxima(const CastView& casts) {
-  for (int32_t tile = 0; tile < casts.maximum_tiles; ++tile) {
-    const int32_t slot = casts.maximum_of_tile[tile];
-    uint32_t* found = slot_of(casts, slot);
-    for (int32_t thread = 0; thread < kTileThreads; ++thread) {
-      const float largest = matrix_largest(casts.maxima[slot], tile, thread);
-      // Of numbers that are not negative the greater one has the greater bits.
-      if (bits_of(largest) > found[0]) found[0] = bits_of(largest);
-    }
-    ++found[1];
+  uint32_t draw(uint32_t* counter) { return std::atomic_ref(*counter).fetch_add(1); }
+  template <typename T>
+  const T& load(const T& item) {
+    return item;
   }
-}
+  template <typename Work>
+  void each(const Work& work) {
+    for (int32_t thread = 0; thread < kTileThreads; ++thread) work(thread);
+  }
+  template <typename Work>
+  float largest(const Work& work) {
+    float most = 0;
+    each([&](int32_t thread) { most = std::max(most, work(thread)); });
+    return most;
+  }
+  void add(uint32_t* slot, float largest) {
+    // Of numbers that are not negative the greater one has the greater bits.
+    std::atomic_ref found(slot[0]);
+    uint32_t before = found;
+    while (before < bits_of(largest) && !found.compare_exchange_weak(before, bits_of(largest))) {
+    }
+    std::atomic_ref(slot[1]).fetch_add(1);
+  }
+  float await(uint32_t* slot, int32_t tiles) {
+    while (std::atomic_ref(slot[1]) < static_cast<uint32_t>(tiles)) std::this_thread::yield();
+    return float_of(std::atomic_ref(slot[0]));
+  }
+  void copy(const TableView& table, int32_t tile) { copy_tile(table, tile); }
+  bool is_last(uint32_t* counter) { return std::atomic_ref(*counter).fetch_add(1) == blocks_ - 1; }
 
-void cast_tiles(const CastView& casts) {
-  for (int32_t tile = 0; tile < casts.tiles; ++tile) {
-    const CastBox& box = casts.boxes[casts.box_of_tile[tile]];
-    float largest = box.slot < 0 ? 0 : float_of(slot_of(casts, box.slot)[0]);
-    if (is_block_tile(box)) {
-      for (int32_t thread = 0; thread < kTileThreads; ++thread) {
-        largest = larger(largest, block_largest(box, tile, thread));
-      }
-    }
-    const float global = box.slot < 0 ? 1 : global_scale(box.format, largest);
-    for (int32_t thread = 0; thread < kTileThreads; ++thread) {
-      if (is_block_tile(box)) {
-        cast_block(box, tile, thread, largest);
-      } else {
-        cast_units(box, tile, thread, global);
-      }
-    }
-  }
-}
+ private:
+  const uint32_t blocks_;
+};
 
 }  // namespace
 
-void run_sweep(const SweepView& sweep) {
-  find_maxima(sweep.casts);
-  copy_tiles(sweep.copies);
-  cast_tiles(sweep.casts);
-  for (int32_t i = 0; i < 2 * sweep.casts.slots; ++i) sweep.casts.counters[kCastCounters + i] = 0;
+void run_sweep(const SweepView& sweep, int32_t blocks) {
+  if (sweep.casts.tiles == 0) return copy_tiles(sweep.copies);
+  const auto run = [&] {
+    HostBlock block(blocks);
+    run_block(sweep, block);
+  };
+  std::vector<std::jthread> others;
+  for (int32_t block = 1; block < blocks; ++block) others.emplace_back(run);
+  run();
 }
 
 PlacedSweep place_sweep(const Sweep& sweep, std::byte* base, std::byte* image) {

@@ -21,8 +21,9 @@ struct SweepView {
   int32_t tiles() const { return casts.maximum_tiles + copies.tiles + casts.tiles; }
 };
 
-/// Does what the kernel's threads do, one after the other: the reference for the kernel.
-void run_sweep(const SweepView& sweep);
+/// Does what the kernel's threads do, a thread here for each of so many blocks: the reference for
+/// the kernel.
+void run_sweep(const SweepView& sweep, int32_t blocks = 1);
 
 /// A sweep in one block of memory at `base`: its tables and counters, each at a multiple of 16
 /// bytes.

@@ -1,7 +1,7 @@
-#include "exec/cast_tile.h"
 #include "exec/copy_tile.h"
 #include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/sweep_kernel.h"
+#include "exec/sweep_block.h"
 
 namespace refit {
 
@@ -44,17 +44,8 @@ __device__ __noinline__ void copy_units(const CopyBox& box, const TileStart& sta
   }
 }
 
-/// What the threads of a block share.
-struct Shared {
-  CopyBox copy;
-  TileStart start;
-  CastBox cast;
-  CastMaximum maximum;
-  uint32_t largest;  // bits, of a number that is not negative
-  int32_t tile;
-};
-
-__device__ void copy_tile(const TableView& table, int32_t tile, CopyBox& box, TileStart& start) {
+__device__ void copy_tile_together(const TableView& table, int32_t tile, CopyBox& box,
+                                   TileStart& start) {
   if (threadIdx.x == 0) {
     box = table.boxes[table.box_of_tile[tile]];
     start = tile_start(box, tile);
@@ -79,54 +70,82 @@ __device__ void copy_tile(const TableView& table, int32_t tile, CopyBox& box, Ti
   }
 }
 
-/// The greatest of all threads' numbers, none of them negative, in shared.largest. Of such numbers
-/// the greater one has the greater bits.
-__device__ void find_largest(Shared& shared, float mine) {
-  if (threadIdx.x == 0) shared.largest = 0;
-  __syncthreads();
-  const uint32_t of_warp = __reduce_max_sync(0xffffffffU, bits_of(mine));
-  if (threadIdx.x % 32 == 0) atomicMax(&shared.largest, of_warp);
-  __syncthreads();
-}
+/// What the threads of a block share.
+struct Shared {
+  CopyBox copy;
+  TileStart start;
+  CastBox cast;
+  CastMaximum maximum;
+  uint32_t largest;  // bits, of a number that is not negative: the greater one has the greater bits
+  uint32_t number;
+};
 
-/// A tile's part of the largest magnitude of a matrix.
-__device__ void maximum_tile(const CastView& casts, int32_t tile, Shared& shared) {
-  const int32_t slot = casts.maximum_of_tile[tile];
-  if (threadIdx.x == 0) shared.maximum = casts.maxima[slot];
-  __syncthreads();
-  find_largest(shared, matrix_largest(shared.maximum, tile, static_cast<int32_t>(threadIdx.x)));
-  if (threadIdx.x == 0) {
-    uint32_t* found = casts.counters + kCastCounters + 2 * slot;
-    atomicMax(found, shared.largest);
+/// A block as run_block has it (exec/sweep_block.h): all its threads are in the same call.
+class DeviceBlock {
+ public:
+  __device__ explicit DeviceBlock(Shared& shared) : shared_(shared) {}
+
+  __device__ uint32_t draw(uint32_t* counter) {
+    __syncthreads();  // nobody uses what the last tile has shared any more
+    if (threadIdx.x == 0) shared_.number = atomicAdd(counter, 1U);
+    __syncthreads();
+    return shared_.number;
+  }
+  __device__ const CastBox& load(const CastBox& box) {
+    if (threadIdx.x == 0) shared_.cast = box;
+    __syncthreads();
+    return shared_.cast;
+  }
+  __device__ const CastMaximum& load(const CastMaximum& maximum) {
+    if (threadIdx.x == 0) shared_.maximum = maximum;
+    __syncthreads();
+    return shared_.maximum;
+  }
+  template <typename Work>
+  __device__ void each(const Work& work) {
+    work(static_cast<int32_t>(threadIdx.x));
+  }
+  template <typename Work>
+  __device__ float largest(const Work& work) {
+    if (threadIdx.x == 0) shared_.largest = 0;
+    __syncthreads();
+    const float mine = work(static_cast<int32_t>(threadIdx.x));
+    const uint32_t of_warp = __reduce_max_sync(0xffffffffU, bits_of(mine));
+    if (threadIdx.x % 32 == 0) atomicMax(&shared_.largest, of_warp);
+    __syncthreads();
+    return float_of(shared_.largest);
+  }
+  __device__ void add(uint32_t* slot, float largest) {
+    if (threadIdx.x != 0) return;
+    atomicMax(slot, bits_of(largest));
     __threadfence();  // whoever sees the count sees the value
-    atomicAdd(found + 1, 1U);
+    atomicAdd(slot + 1, 1U);
   }
-}
-
-__device__ void cast_tile(const CastView& casts, int32_t tile, Shared& shared) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread == 0) {
-    shared.cast = casts.boxes[casts.box_of_tile[tile]];
-    shared.largest = 0;
-    if (shared.cast.slot >= 0) {
-      // All tiles of the maximum have been drawn by blocks that run and that wait for nothing.
-      const volatile uint32_t* found = casts.counters + kCastCounters + 2 * shared.cast.slot;
-      const auto tiles = static_cast<uint32_t>(casts.maxima[shared.cast.slot].tiles);
-      while (found[1] < tiles) __nanosleep(100);
+  __device__ float await(uint32_t* slot, int32_t tiles) {
+    if (threadIdx.x == 0) {
+      const volatile uint32_t* found = slot;
+      while (found[1] < static_cast<uint32_t>(tiles)) __nanosleep(100);
       __threadfence();
-      shared.largest = found[0];
+      shared_.largest = found[0];
     }
+    __syncthreads();
+    return float_of(shared_.largest);
   }
-  __syncthreads();
-  const CastBox& box = shared.cast;
-  if (is_block_tile(box)) {
-    find_largest(shared, block_largest(box, tile, thread));
-    cast_block(box, tile, thread, float_of(shared.largest));
-  } else {
-    const float global = box.slot < 0 ? 1 : global_scale(box.format, float_of(shared.largest));
-    cast_units(box, tile, thread, global);
+  __device__ void copy(const TableView& table, int32_t tile) {
+    copy_tile_together(table, tile, shared_.copy, shared_.start);
   }
-}
+  __device__ bool is_last(uint32_t* counter) {
+    if (threadIdx.x == 0) {
+      __threadfence();
+      shared_.number = atomicAdd(counter, 1U);
+    }
+    __syncthreads();
+    return shared_.number == gridDim.x - 1;
+  }
+
+ private:
+  Shared& shared_;
+};
 
 __device__ void set_mark(int32_t* marker, int32_t mark) {
   if (marker != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
@@ -142,7 +161,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   for (int32_t tile = static_cast<int32_t>(blockIdx.x); tile < table.tiles;
        tile += static_cast<int32_t>(gridDim.x)) {
     __syncthreads();  // nobody reads the last tile's box any more
-    copy_tile(table, tile, box, start);
+    copy_tile_together(table, tile, box, start);
   }
 }
 
@@ -150,31 +169,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     sweep_kernel(SweepView sweep, int32_t* marker, int32_t mark) {
   __shared__ Shared shared;
   set_mark(marker, mark);
-  uint32_t* counters = sweep.casts.counters;
-  const int32_t maxima = sweep.casts.maximum_tiles, copies = sweep.copies.tiles;
-  while (true) {
-    __syncthreads();  // nobody reads the last tile's box any more
-    if (threadIdx.x == 0) shared.tile = static_cast<int32_t>(atomicAdd(counters, 1U));
-    __syncthreads();
-    const int32_t tile = shared.tile;
-    if (tile >= maxima + copies + sweep.casts.tiles) break;
-    if (tile < maxima) {
-      maximum_tile(sweep.casts, tile, shared);
-    } else if (tile < maxima + copies) {
-      copy_tile(sweep.copies, tile - maxima, shared.copy, shared.start);
-    } else {
-      cast_tile(sweep.casts, tile - maxima - copies, shared);
-    }
-  }
-  // The last block to end leaves all counters at zero, for the next launch.
-  if (threadIdx.x == 0) {
-    __threadfence();
-    shared.tile = atomicAdd(counters + 1, 1U) == gridDim.x - 1 ? 1 : 0;
-  }
-  __syncthreads();
-  if (shared.tile == 0) return;
-  const int32_t count = kCastCounters + 2 * sweep.casts.slots;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < count; i += kTileThreads) counters[i] = 0;
+  DeviceBlock block(shared);
+  run_block(sweep, block);
 }
 
 template <typename Kernel>
