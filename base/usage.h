@@ -19,7 +19,7 @@ using ValueWords = std::map<std::string, std::string>;
 /// A completion script for bash: commands, their options, values.
 std::string bash_completion(const CLI::App& app, const ValueWords& words);
 
-/// A manual page of section 1, as man(7) source. `version`: "0.1.0".
+/// A manual page of section 1, as man(7) source. `version`: "MAJOR.MINOR.PATCH".
 std::string manual_page(const CLI::App& app, const std::string& version);
 
 /// Adds `--completion` and `--man`, which print the above and end the program; both are left out of

@@ -1,9 +1,39 @@
-# What `cmake --install` and the Debian package bring: programs, the C API, named models and fabrics, manual pages and completions.
+# What `cmake --install` and the Debian package bring: programs, the C API, the planner's libraries, a package for find_package(refit),
+# named models and fabrics, manual pages and completions.
 include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
 
 install(TARGETS refit refit-exec RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(TARGETS refit_exec_api LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+
+# find_package(refit): refit::exec, the C API, which needs nothing else.
+set_target_properties(refit_exec_api PROPERTIES EXPORT_NAME exec)
+install(TARGETS refit_exec_api EXPORT refit-exec LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES exec/refit_exec.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+# find_package(refit COMPONENTS planner): refit::planner, all that `refit` does, from C++; the layers are libraries of their own
+# (refit::fabric, ...). Headers are included as in here: "sim/search/search.h".
+add_library(refit_planner INTERFACE)
+target_link_libraries(refit_planner INTERFACE refit_search)
+set(layers base plans model layout fabric cost simulator search planner)
+foreach(layer ${layers})
+  set_target_properties(refit_${layer} PROPERTIES EXPORT_NAME ${layer})
+  install(TARGETS refit_${layer} EXPORT refit-planner ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+                                                      INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/refit)
+endforeach()
+foreach(folder base plans sim/model sim/layout sim/fabric sim/cost sim/simulator sim/search)
+  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
+  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/refit/${folder})
+endforeach()
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/refit)
+foreach(part exec planner)
+  install(EXPORT refit-${part} FILE refit-${part}-targets.cmake NAMESPACE refit:: DESTINATION ${package})
+endforeach()
+set(REFIT_DATA ${CMAKE_INSTALL_DATADIR}/refit)
+configure_package_config_file(cmake/refit-config.cmake.in ${CMAKE_BINARY_DIR}/refit-config.cmake INSTALL_DESTINATION ${package}
+                              PATH_VARS REFIT_DATA)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/refit-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/refit-config.cmake ${CMAKE_BINARY_DIR}/refit-config-version.cmake DESTINATION ${package})
 install(DIRECTORY models topologies DESTINATION ${CMAKE_INSTALL_DATADIR}/refit FILES_MATCHING PATTERN "*.yaml")
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

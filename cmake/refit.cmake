@@ -14,11 +14,13 @@ endif()
 target_include_directories(refit_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(refit_flags INTERFACE REFIT_VERSION="${PROJECT_VERSION}")
 
-# refit_layer(NAME SOURCES a.cc b.cc DEPS lower_layer third::party): a folder as a static library.
+# refit_layer(NAME SOURCES a.cc b.cc DEPS lower_layer third::party): a folder as a static library. Our flags are ours: who uses an
+# installed layer (install.cmake) gets its headers and dependencies only.
 function(refit_layer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(refit_${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(refit_${name} PUBLIC refit_flags ${ARG_DEPS})
+  target_link_libraries(refit_${name} PUBLIC $<BUILD_INTERFACE:refit_flags> ${ARG_DEPS})
+  target_compile_features(refit_${name} PUBLIC cxx_std_20)
 endfunction()
 
 # refit_test(NAME SOURCES a_test.cc DEPS layers LABELS unit): a GoogleTest program, one CTest entry a case.
