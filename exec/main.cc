@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -188,7 +189,12 @@ int main_guarded(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app.exit(error, text, text);
+      fmt::print("{}", fit_columns(text.str()));
+      return 0;
+    }
     log_line(std::string("refit-exec: ") + error.what() + " (see refit-exec --help)");
     return 2;
   }

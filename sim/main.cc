@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <sstream>
 
 #include "base/console.h"
 #include "base/error.h"
@@ -17,10 +18,11 @@ namespace {
 
 constexpr const char* kExamples = R"(
 Example
-  refit compare --model qwen3-30b-a3b --train megatron:ep=8,pp=2 --gen vllm:tp=8,dp=2 --fabric dgx-h100
-  refit plan    --model qwen3-30b-a3b --train megatron:ep=8,pp=2 --gen vllm:tp=8,dp=2 --fabric dgx-h100 -o a.plan
+  refit compare --model qwen3-4b --train megatron:dp=8 --gen vllm:tp=8 --fabric dgx-h100
+  refit plan    --model qwen3-4b --train megatron:dp=8 --gen vllm:tp=8 --fabric dgx-h100 -o a.plan
   refit-exec a.plan --verify
-Results on stdout, notes and progress on stderr. Exit 0: done, 1: the work failed, 2: bad usage or input.)";
+Results on stdout, notes and progress on stderr.
+Exit 0: done, 1: the work failed, 2: bad usage or input.)";
 
 int run(int argc, char** argv) {
   CommandLine line;
@@ -45,7 +47,12 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    if (error.get_exit_code() == 0) {  // --help, --version
+      std::ostringstream text;
+      app.exit(error, text, text);
+      fmt::print("{}", fit_columns(text.str()));
+      return 0;
+    }
     log_line(std::string("refit: ") + error.what() + " (see refit --help)");
     return 2;
   }

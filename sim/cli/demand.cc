@@ -150,13 +150,13 @@ int run_demand(const Common& common, const DemandOptions& options) {
                            .dump(2));
     return 0;
   }
-  fmt::print(
+  print_text(fmt::format(
       "{}: {} in {} tensors; {} train ranks hold it, {} gen ranks need {} from others and {} from "
       "themselves\n\n",
       problem.model.name, print_bytes(static_cast<double>(problem.weight_bytes)),
       problem.model.tensors.size(), problem.train.ranks.size(), problem.gen.ranks.size(),
       print_bytes(static_cast<double>(problem.demand.bytes)),
-      print_bytes(static_cast<double>(problem.demand.copy_bytes)));
+      print_bytes(static_cast<double>(problem.demand.copy_bytes))));
   if (options.pairs) {
     print_offers(offers);
     return 0;

@@ -104,9 +104,9 @@ int run_doctor(const Common& common) {
   fmt::print("refit {}\n", REFIT_VERSION);
   for (const Finding& finding : findings) {
     const bool there = !finding.found.empty();
-    fmt::print("  {} {:<14} {}\n", there ? "+" : "-", finding.what,
-               there ? finding.found : "missing; " + finding.bring);
-    fmt::print("    {:<14} for {}\n", "", finding.use);
+    print_text(fmt::format("  {} {:<14} {}\n", there ? "+" : "-", finding.what,
+                           there ? finding.found : "missing; " + finding.bring));
+    print_text(fmt::format("    {:<14} for {}\n", "", finding.use));
   }
   return 0;
 }

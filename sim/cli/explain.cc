@@ -166,7 +166,7 @@ void Explanation::print_chain(size_t rows) const {
     if (part.part != PartKind::kWire && part.part != PartKind::kCopy) {
       if (before == 0) start = part.from;
       if (part.part == PartKind::kStart || part.part == PartKind::kPack)
-        cause = fmt::format("{} of rank {}", cause_name(part.cause), node(part.node).rank);
+        cause = fmt::format("{} of {}", cause_name(part.cause), node(part.node).rank);
       if (part.part != PartKind::kUnpack) before += part.seconds();
       if (part.part == PartKind::kUnpack && !table.empty())
         table.back()[8] = print_time(part.seconds());
@@ -177,8 +177,8 @@ void Explanation::print_chain(size_t rows) const {
     if (part.part == PartKind::kCopy) {
       table.push_back({print_time(part.from), fmt::format("copy in {}", node(part.node).rank),
                        where, print_bytes(static_cast<double>(node(part.node).copy_bytes)),
-                       fmt::format("{} of rank {}", cause_name(part.cause), node(part.node).rank),
-                       "", "", print_time(part.seconds()), "", ""});
+                       fmt::format("{} of {}", cause_name(part.cause), node(part.node).rank), "",
+                       "", print_time(part.seconds()), "", ""});
     } else {
       const Transfer& moved = transfer(part.transfer);
       table.push_back({print_time(before > 0 ? start : part.from),
@@ -194,8 +194,8 @@ void Explanation::print_chain(size_t rows) const {
     table.erase(table.begin(), table.end() - static_cast<ptrdiff_t>(rows));
     fmt::print("  the last {} of {} transfers (--rows, or --json for all):\n", rows, rows + hidden);
   }
-  print_table({"at", "transfer", "step", "bytes", "began after", "start-up", "alone", "took",
-               "unpacking", "rate held by"},
+  print_table({"at", "transfer", "step", "bytes", "after", "start", "alone", "took", "unpack",
+               "rate held by"},
               table);
 }
 
@@ -235,9 +235,9 @@ void Explanation::print(const Simulation& simulation, const ExplainOptions& opti
   fmt::print("refit time   {} on {}, cost model {}\n", print_time(timeline_.refit_s), fabric_.name,
              simulation.world.cost.name);
   if (saved.lower_bound_s > 0) {
-    fmt::print("lower bound  {}: {} (of the plan as saved; this is {} above it)\n",
-               print_time(saved.lower_bound_s), saved.bound_reason,
-               print_percent(timeline_.refit_s / saved.lower_bound_s - 1));
+    print_text(fmt::format("lower bound  {}: {} (of the plan as saved; this is {} above it)\n",
+                           print_time(saved.lower_bound_s), saved.bound_reason,
+                           print_percent(timeline_.refit_s / saved.lower_bound_s - 1)));
   }
   fmt::print("\nwhat leads to {}\n", target_.name);
   if (!target_.chain.empty()) {
@@ -340,8 +340,10 @@ Json Explanation::json(const Simulation& simulation) const {
 }  // namespace
 
 int run_explain(const Common& common, const ExplainOptions& options) {
-  const Simulation simulation = load_simulation(options.simulate);
-  const Explanation explanation(simulation, options);
+  const Simulation simulation =
+      during(common.quiet, "check", [&] { return load_simulation(options.simulate); });
+  const Explanation explanation =
+      during(common.quiet, "simulate", [&] { return Explanation(simulation, options); });
   if (common.json) {
     fmt::print("{}\n", explanation.json(simulation).dump(2));
   } else {

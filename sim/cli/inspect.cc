@@ -12,6 +12,7 @@
 #include "plans/export.h"
 #include "plans/plan_io.h"
 #include "sim/cli/commands.h"
+#include "sim/cli/print.h"
 #include "sim/cli/simulation.h"
 #include "sim/simulator/simulator.h"
 
@@ -21,7 +22,8 @@ using Json = nlohmann::ordered_json;
 
 int run_check(const Common& common, const std::string& path) {
   const LoadedPlan loaded = load_plan(path);
-  const std::vector<Fault> faults = check(loaded.plan);
+  const std::vector<Fault> faults =
+      during(common.quiet, "check", [&] { return check(loaded.plan); });
   const PlanTotals totals = plan_totals(loaded.plan);
   if (common.json) {
     Json list = Json::array();
@@ -32,12 +34,12 @@ int run_check(const Common& common, const std::string& path) {
                             {"faults", list}}
                            .dump(2));
   } else if (faults.empty()) {
-    fmt::print(
+    print_text(fmt::format(
         "{}: right: {} transfers and {} local copies on {} ranks write every element once; staging "
         "{} of {}\n",
         path, totals.transfers, totals.copies, loaded.plan.ranks.size(),
         print_bytes(static_cast<double>(totals.peak_staging_bytes)),
-        print_bytes(static_cast<double>(loaded.plan.staging_bytes)));
+        print_bytes(static_cast<double>(loaded.plan.staging_bytes))));
   } else {
     for (const Fault& fault : faults) fmt::print("{}: {}\n", path, print_fault(fault));
   }

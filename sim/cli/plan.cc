@@ -17,7 +17,7 @@ namespace {
 
 Problem load(const Common& common, const InputSpec& inputs) {
   std::vector<std::string> notes;
-  Problem problem = load_problem(inputs, &notes);
+  Problem problem = during(common.quiet, "read", [&] { return load_problem(inputs, &notes); });
   log_notes(common.quiet, notes);
   return problem;
 }
@@ -55,11 +55,11 @@ int run_plan(const Common& common, const PlanOptions& options) {
              prediction.bound_reason);
   const std::optional<double> ratio = ratio_to_bound(prediction);
   fmt::print("gap          {}\n", ratio ? print_percent(*ratio - 1) : "-");
-  fmt::print(
+  print_text(fmt::format(
       "moves        {} between and {} inside NVLink domains in {} transfers; {} copied locally\n",
       print_bytes(static_cast<double>(totals.bytes_inter_domain)),
       print_bytes(static_cast<double>(totals.bytes_intra_domain)), totals.transfers,
-      print_bytes(static_cast<double>(totals.bytes_copied)));
+      print_bytes(static_cast<double>(totals.bytes_copied))));
   fmt::print("staging      {} at most on a rank (bound {}); {} network peers at most\n",
              print_bytes(static_cast<double>(totals.peak_staging_bytes)),
              print_bytes(static_cast<double>(plan.staging_bytes)), totals.max_peers);

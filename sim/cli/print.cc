@@ -12,25 +12,6 @@
 #include "base/console.h"
 
 namespace refit::cli {
-namespace {
-
-constexpr size_t kColumns = 100;
-
-/// A row with words in place of numbers, broken at blanks.
-void print_note(const std::string& name, size_t width, const std::string& note) {
-  std::string line = fmt::format("  {:<{}} ", name, width);
-  std::istringstream words(note);
-  for (std::string word; words >> word;) {
-    if (line.size() + 1 + word.size() > kColumns) {
-      fmt::print("{}\n", line);
-      line = fmt::format("  {:<{}} ", "", width);
-    }
-    line += " " + word;
-  }
-  fmt::print("{}\n", line);
-}
-
-}  // namespace
 
 void print_table(const std::vector<std::string>& header,
                  const std::vector<std::vector<std::string>>& rows) {
@@ -41,19 +22,27 @@ void print_table(const std::vector<std::string>& header,
       if (c == 0 || row.size() == header.size()) width[c] = std::max(width[c], row[c].size());
     }
   }
+  size_t columns = 2 * width.size();
+  for (const size_t w : width) columns += w;
+  const size_t apart = columns > kColumns ? 1 : 2;
   const auto print_row = [&](const std::vector<std::string>& row) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c) {
-      line += c == 0 ? fmt::format("  {:<{}}", row[c], width[c])
-                     : fmt::format("  {:>{}}", row[c], width[c]);
+    std::string line = fmt::format("  {:<{}}", row[0], width[0]);
+    for (size_t c = 1; c < row.size(); ++c) {
+      line += fmt::format("{:{}}{:>{}}", "", apart, row[c], width[c]);
     }
     fmt::print("{}\n", line);
   };
   print_row(header);
   for (const auto& row : rows) {
-    row.size() == header.size() ? print_row(row) : print_note(row[0], width[0], row[1]);
+    if (row.size() == header.size()) {
+      print_row(row);
+    } else {
+      print_text(fmt::format("  {:<{}}  {}\n", row[0], width[0], row[1]));
+    }
   }
 }
+
+void print_text(const std::string& text) { fmt::print("{}", fit_columns(text)); }
 
 std::string print_ratio(double ratio) { return fmt::format("{:.3f}", ratio); }
 

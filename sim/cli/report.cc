@@ -32,7 +32,8 @@ std::vector<std::string> strategies_to_compare(const ReportOptions& options, con
 }  // namespace
 
 int run_report(const Common& common, const ReportOptions& options) {
-  const LoadedPlan loaded = load_checked(options.plan);
+  const LoadedPlan loaded =
+      during(common.quiet, "check", [&] { return load_checked(options.plan); });
   std::vector<ComparedPlan> others;
   const std::vector<std::string> names = strategies_to_compare(options, loaded.plan);
   if (!names.empty()) {
@@ -41,12 +42,14 @@ int run_report(const Common& common, const ReportOptions& options) {
                      make_progress(common.quiet));
   }
   const PlanWorld world = load_world(loaded.plan);
-  const std::string page = report_html({.plan = loaded.plan,
-                                        .saved = loaded.saved,
-                                        .path = options.plan,
-                                        .fabric = world.fabric,
-                                        .cost = world.cost,
-                                        .others = others});
+  const std::string page = during(common.quiet, "simulate", [&] {
+    return report_html({.plan = loaded.plan,
+                        .saved = loaded.saved,
+                        .path = options.plan,
+                        .fabric = world.fabric,
+                        .cost = world.cost,
+                        .others = others});
+  });
   write_file(options.output, page);
   if (common.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"output", options.output},

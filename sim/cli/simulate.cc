@@ -82,12 +82,15 @@ std::string simulation_json(const SimulatePlanOptions& options, const Simulation
 }
 
 int run_simulate(const Common& common, const SimulatePlanOptions& options) {
-  const Simulation simulation = load_simulation(options);
+  const Simulation simulation =
+      during(common.quiet, "check", [&] { return load_simulation(options); });
   const auto& [loaded, world, how] = simulation;
   const Plan& plan = loaded.plan;
   const bool details =
       !options.timeline.empty() || !options.links.empty() || !options.ranks.empty();
-  const Replay replayed = replay(plan, world.fabric, world.cost, how, details);
+  const Replay replayed = during(common.quiet, "simulate", [&, &world = world, &how = how] {
+    return replay(plan, world.fabric, world.cost, how, details);
+  });
   const Timeline timeline =
       make_timeline(plan, replayed, world.cost, /*entries=*/!options.trace.empty());
   if (!options.trace.empty()) write_trace(plan, timeline, options.trace);

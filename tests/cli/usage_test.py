@@ -1,10 +1,12 @@
 """What the programs say of themselves: help, completion, manual pages, doctor."""
 
+import os
+import pty
 import re
 import subprocess
 import unittest
 
-from refit_cli import CliTest
+from refit_cli import BIN, TINY, CliTest
 
 COMMANDS = ["plan", "compare", "bound", "demand", "check", "simulate", "export", "doctor"]
 
@@ -54,6 +56,44 @@ class Usage(CliTest):
             self.assertIsNone(bare[program])
         text = self.run_program("doctor", env={"PATH": "/nowhere"}).stdout
         self.assertIn("- MPI            missing; Debian: openmpi-bin", text)
+
+
+    def test_lines_fit_in_100_columns(self):
+        texts = [self.run_program(*command, "--help").stdout for command in ([], ["topo"], ["topo", "import"], *([name] for name in COMMANDS))]
+        texts += [self.run_program("--help", program="refit-exec").stdout, self.run_program("doctor").stdout]
+        plan, _ = self.plan(*TINY)
+        layouts = TINY[:6]
+        for command in (["demand", *layouts], ["demand", *layouts, "--pairs"], ["bound", *TINY], ["compare", *TINY], ["plan", *TINY],
+                        ["check", plan], ["simulate", plan], ["explain", plan]):
+            texts.append(self.run_program(*command, cwd=self.folder).stdout)
+        for text in texts:
+            for line in text.splitlines():
+                if str(self.folder) not in line:  # a path stays whole
+                    self.assertLessEqual(len(line), 100, line)
+
+    def test_progress_is_for_terminals(self):
+        """What a command says on stderr when that is a terminal."""
+
+        def on_terminal(*arguments):
+            ours, theirs = pty.openpty()
+            done = subprocess.Popen([BIN / "refit", "plan", *TINY, *arguments], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=theirs)
+            os.close(theirs)
+            said = b""
+            try:
+                while part := os.read(ours, 4096):
+                    said += part
+            except OSError:  # all that held the other end have ended
+                pass
+            os.close(ours)
+            self.assertEqual(done.wait(), 0)
+            return said.decode()
+
+        self.assertRegex(on_terminal(), r"\r\[#*\.*\] \w+")
+        self.assertTrue(on_terminal().endswith("\r\x1b[K"))  # and is gone at the end
+        self.assertEqual(on_terminal("--quiet"), "")
+        done = self.run_program("plan", *TINY)
+        self.assertNotIn("\x1b", done.stdout + done.stderr)
+        self.assertNotIn("\r", done.stdout + done.stderr)
 
 
 if __name__ == "__main__":
