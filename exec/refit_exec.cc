@@ -304,6 +304,7 @@ refit_status refit_plan_tensor(const refit_plan* plan, int32_t tensor, refit_ten
     refit_tensor_info out{};
     out.name = entry.name.c_str();
     out.dtype = refit::dtype_name(entry.train_dtype).data();  // of literals, so it ends with a zero
+    out.gen_dtype = refit::dtype_name(entry.gen_dtype).data();
     out.dims = entry.shape.count;
     for (int d = 0; d < out.dims; ++d) out.shape[d] = entry.shape[d];
     out.train_shards = static_cast<int32_t>(plan->shards(tensor, refit::Side::kTrain).size());

@@ -41,7 +41,7 @@ typedef struct refit_plan refit_plan;
 typedef struct refit_host_world refit_host_world;
 typedef struct refit_executor refit_executor;
 
-/* "0.1.0". */
+/* "MAJOR.MINOR.PATCH". */
 REFIT_API const char* refit_version(void);
 
 /* One line about the last failure on this thread; never null. */
@@ -66,10 +66,11 @@ REFIT_API refit_status refit_plan_describe(const refit_plan* plan, refit_plan_in
 typedef struct refit_tensor_info {
   size_t size;
   const char* name;  /* as long as the plan, as the rest */
-  const char* dtype; /* "bf16", ... */
+  const char* dtype; /* of train shards: "bf16", ... */
   int32_t dims;
   int64_t shape[REFIT_MAX_DIMS];
   int32_t train_shards, gen_shards; /* on this rank */
+  const char* gen_dtype;
 } refit_tensor_info;
 REFIT_API refit_status refit_plan_tensor(const refit_plan* plan, int32_t tensor,
                                          refit_tensor_info* info);

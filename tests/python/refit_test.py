@@ -75,9 +75,13 @@ class Package(unittest.TestCase):
         with self.assertRaises(ValueError):
             refit.plan(**JOB, unknown="guess")
 
-    def test_readme_example_runs(self):
-        (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-        exec(compile(example, "README.md", "exec"), {})
+    def test_documented_examples_run(self):
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, ROOT)
+        examples = [(page, text) for page in ("README.md", "docs/python.md") for text in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)]
+        self.assertEqual(len(examples), 3)
+        for page, text in examples:
+            exec(compile(text, page, "exec"), {})
 
 
 if __name__ == "__main__":
