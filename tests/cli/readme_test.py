@@ -1,38 +1,45 @@
-"""Runs every command of README.md and docs/*.md: lines that start with "$ " in console blocks. Commands of ./dev are not run again from inside a test."""
+"""Runs README.md and docs/ (pages.py). README.md and docs/*.md share a folder, in this order; each of docs/tutorials/ begins in an empty
+one. Commands of ./dev are not run again from inside a test; what pages change is applied for a try here, and built by `./dev docs`."""
 
-import os
 import re
-import shutil
 import subprocess
+import tempfile
 import unittest
 
-from refit_cli import BIN, ROOT, CliTest
+from pages import PAGES, ROOT, TUTORIALS, PageTest, changes, commands
+from refit_cli import BIN
 
 
-def commands(path):
-    for block in re.findall(r"```console\n(.*?)```", path.read_text(), re.S):
-        for line in re.sub(r"\\\n\s*", "", block).splitlines():
-            if line.startswith("$ "):
-                yield line[2:]
-
-
-class Readme(CliTest):
+class Readme(PageTest):
     def test_commands_run(self):
-        environment = dict(os.environ, PATH=f"{BIN}:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                           OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1")
-        ran = 0
-        for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-            for command in commands(path):
-                if command.startswith("./dev"):
-                    continue
-                with self.subTest(command=command):
-                    self.assertRegex(command, r"^(mpirun .*)?refit(-exec)? ")
-                    if command.startswith("mpirun") and shutil.which("mpirun") is None:
-                        self.skipTest("skipped: no mpirun")
-                    done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=environment, capture_output=True, text=True)
-                    self.assertEqual(done.returncode, 0, done.stderr)
-                    ran += 1
-        self.assertGreater(ran, 5)
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertGreater(sum(self.run_page(path, folder, BIN) for path in PAGES), 5)
+
+    def test_tutorials_run(self):
+        for path in TUTORIALS:
+            with tempfile.TemporaryDirectory() as folder:
+                self.assertGreater(self.run_page(path, folder, BIN) + (path.name in ("strategy.md", "backend.md")), 0)
+        self.assertEqual(len(TUTORIALS), 8)
+
+    def test_first_plan_takes_five_commands(self):
+        self.assertLessEqual(len(list(commands(ROOT / "docs/tutorials/first_plan.md"))), 5)
+
+    def test_changes_apply(self):
+        for path in TUTORIALS:
+            patch, files = changes(path)
+            with self.subTest(page=path.name):
+                for name in files:
+                    self.assertFalse((ROOT / name).exists())
+                if patch:
+                    done = subprocess.run(["patch", "-p0", "--dry-run", "-f"], cwd=ROOT, input=patch, capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_links_lead_somewhere(self):
+        for path in [*PAGES, *TUTORIALS]:
+            text = re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+                with self.subTest(page=path.name, target=target):
+                    self.assertTrue((path.parent / target).exists())
 
 
 if __name__ == "__main__":
