@@ -19,7 +19,7 @@ from . import _core
 from .errors import Error, InputError, WorkError
 from .results import Bound, Comparison, Row, Simulation, Summary, make, read
 
-__version__ = _core.__version__
+__version__: str = _core.__version__  # type: ignore[attr-defined]
 __all__ = ["Bound", "Comparison", "Error", "InputError", "Plan", "Row", "Simulation", "Summary", "WorkError", "bound", "compare", "plan", "simulate"]
 
 PathLike = Union[str, "os.PathLike[str]"]

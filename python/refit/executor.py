@@ -216,8 +216,8 @@ class HostWorld:
 
     def _together(self, call: Callable[[Executor], None]) -> None:
         with concurrent.futures.ThreadPoolExecutor(len(self.executors)) as threads:
-            failures = [future.exception() for future in [threads.submit(call, executor) for executor in self.executors]]
-        failures = [failure for failure in failures if failure is not None]
+            ended = [future.exception() for future in [threads.submit(call, executor) for executor in self.executors]]
+        failures = [failure for failure in ended if failure is not None]
         # All ranks fail when one does; what a hook has raised is the reason.
         failures.sort(key=lambda failure: isinstance(failure, WorkError))
         if failures:

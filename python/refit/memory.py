@@ -53,15 +53,16 @@ def find(array: Any) -> Memory:
 
 def _from_interface(values: dict, host: bool) -> Memory:
     typestr, shape = values["typestr"], tuple(values["shape"])
-    kind, size = re.fullmatch(r"[<>|=]([a-zA-Z])(\d+)", typestr).groups()
+    raw = re.fullmatch(r"[<|][uV](\d+)", typestr)
     dtype = TYPES.get(typestr)
-    if dtype is None and (typestr[0] == ">" or kind not in "uV"):
+    if dtype is None and raw is None:
         raise InputError(f"array: found type {typestr}, expected one of {', '.join(TYPES)}, or unsigned integers as raw bits")
+    size = int(typestr[2:])
     address, read_only = values["data"]
-    strides = values.get("strides") or dense([*shape], int(size))
-    if any(stride % int(size) for stride in strides):
+    strides = values.get("strides") or dense(shape, size)
+    if any(stride % size for stride in strides):
         raise InputError(f"array: found strides of {tuple(strides)} bytes, expected multiples of {size}")
-    return Memory(address, host, not read_only, shape, tuple(stride // int(size) for stride in strides), dtype, 8 * int(size))
+    return Memory(address, host, not read_only, shape, tuple(stride // size for stride in strides), dtype, 8 * size)
 
 
 def dense(shape: Sequence[int], unit: int = 1) -> tuple[int, ...]:
