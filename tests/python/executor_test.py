@@ -1,5 +1,6 @@
 """refit.executor on the host backend with NumPy: what arrives is what slicing the whole tensor gives."""
 
+import importlib.util
 import pathlib
 import tempfile
 import types
@@ -113,6 +114,23 @@ class ExecutorTest(unittest.TestCase):
             bits = whole[shard.tensor][shard.slices].view(np.uint32).astype(np.uint64)
             nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)  # ties to even
             np.testing.assert_array_equal(array, nearest)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "skipped: no torch")
+    def test_torch_parameters(self):
+        import torch
+
+        world = self.open()
+        tensors = {}
+        for executor in world:
+            for shard in executor.shards():
+                value = 1.5 if shard.side == "train" else 0
+                tensors[executor.rank, shard] = torch.nn.Parameter(torch.full(shard.shape, value, dtype=torch.bfloat16))
+                with self.assertRaisesRegex(refit.InputError, "found fp16, expected bf16"):
+                    executor.bind(shard, torch.zeros(shard.shape, dtype=torch.float16))
+                executor.bind(shard, tensors[executor.rank, shard])
+        world.prepare()
+        world.run()
+        self.assertEqual({bool((tensor == 1.5).all()) for tensor in tensors.values()}, {True})
 
     def test_hooks(self):
         said = []
