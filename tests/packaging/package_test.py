@@ -60,6 +60,17 @@ class Package(unittest.TestCase):
         version = self.run_program(self.build("consumer_c") / "consumer", "ours.plan")
         self.assertEqual(version.strip(), VERSION)
 
+    @unittest.skipUnless(shutil.which("dpkg-deb"), "skipped: no dpkg")
+    def test_debian_package(self):
+        root = self.folder / "root"
+        self.run_program("cpack", "--config", pathlib.Path(os.environ["REFIT_BUILD"]) / "CPackConfig.cmake", "-B", self.folder / "deb")
+        (package,) = (self.folder / "deb").glob(f"refit_{VERSION}_*.deb")
+        self.run_program("dpkg-deb", "-x", package, root)
+        names = self.run_program(root / "usr/bin/refit", "doctor")
+        self.assertIn("dgx-h100", names)
+        self.assertIn(".TH REFIT 1", (root / "usr/share/man/man1/refit.1").read_text())
+        self.assertIn("libfmt", self.run_program("dpkg-deb", "-f", package, "Depends"))
+
     def test_consumer_does_not_get_our_flags(self):
         text = "".join(path.read_text() for path in self.prefix.rglob("refit-*-targets*.cmake"))
         self.assertIn("refit::exec", text)
