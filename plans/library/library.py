@@ -1,4 +1,5 @@
-"""The library of plans: makes each from its command and compares it with what stands here, or writes it (--update).
+"""The library of plans: makes each from its command and compares it with what stands here, or writes it (--update). Reports on large
+plans stay below 5 MB.
 
 Usage: library.py BIN_DIR [--quick] [--update] [NAME...]. Exit 1 when something differs."""
 
@@ -15,6 +16,7 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 MACHINE = ("search_s", "peak_memory_bytes")  # of the run, not of the plan
 LARGEST_PLAN = 1_000_000
+LARGEST_REPORT = 5_000_000
 
 
 def make(program, arguments, folder):
@@ -24,6 +26,11 @@ def make(program, arguments, folder):
     if done.returncode != 0:
         raise SystemExit(f"refit plan {arguments}: {done.stderr.strip()}")
     summary = {key: value for key, value in json.loads(done.stdout).items() if key not in MACHINE}
+    if summary["ranks"] >= 512:
+        subprocess.run([program, "report", path, "-o", path.with_suffix(".html"), "--strategies", "none", "--quiet"], stdout=subprocess.DEVNULL, check=True)
+        size = path.with_suffix(".html").stat().st_size
+        if size > LARGEST_REPORT:
+            raise SystemExit(f"refit report of {arguments}: {size} bytes")
     return {"command": f"refit plan {arguments}", **summary}, path.read_bytes()
 
 
@@ -37,7 +44,7 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--quick", action="store_true", help="only what plans in seconds")
     parser.add_argument("--update", action="store_true", help="write instead of comparing")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     wrong = 0
     for row in yaml.safe_load((HERE / "library.yaml").read_text()):
         name = row["name"]
