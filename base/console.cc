@@ -29,6 +29,7 @@ std::string fit_columns(std::string_view text) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string line(text.substr(0, end));
     const size_t indent = hanging_indent(line);
+    if (line.size() > kColumns) line.erase(line.find_last_not_of(' ') + 1);
     while (line.size() > kColumns) {
       size_t at = line.rfind(' ', kColumns);
       if (at == line.npos || at <= indent) at = line.find(' ', kColumns);  // a word too long

@@ -30,6 +30,12 @@ TEST(FitColumns, BreaksAtTheLastBlankThatFits) {
   EXPECT_EQ(fit_columns("1" + words(10) + " x"), "1" + words(10) + "\n  x");
 }
 
+TEST(FitColumns, BlanksAtTheEndAreNoWord) {
+  EXPECT_EQ(fit_columns(words(10) + "     \nb"), words(10) + "\nb");
+  EXPECT_EQ(fit_columns(std::string(120, ' ') + "\nb"), "\nb");
+  EXPECT_EQ(fit_columns(words(12) + "   "), words(10) + "\n  " + words(2));
+}
+
 TEST(FitColumns, GoesOnBelowTheSecondColumn) {
   // 14 + 99 columns: 8 words of 10 fit behind the first 14 within 100.
   const std::string line = "  --option    " + words(10);
