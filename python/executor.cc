@@ -1,5 +1,5 @@
-// The binding under refit.executor: the C API of the executor, and where arrays of other libraries lie.
-// Calls that other ranks have to join release the interpreter's lock.
+// The binding under refit.executor: the C API of the executor, and where arrays of other libraries
+// lie. Calls that other ranks have to join release the interpreter's lock.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -225,7 +225,8 @@ class BoundExecutor {
   Owned<refit_executor, refit_executor_close> handle_;  // first to go
 };
 
-/// Where a DLPack array lies: (address, on the host, shape, strides in elements, code, bits, lanes).
+/// Where a DLPack array lies: (address, on the host, shape, strides in elements, code, bits,
+/// lanes).
 nb::tuple describe_dlpack(const nb::ndarray<nb::ro>& array) {
   std::vector<int64_t> shape, strides;
   for (size_t d = 0; d < array.ndim(); ++d) {

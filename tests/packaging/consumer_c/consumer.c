@@ -1,5 +1,5 @@
-/* Replays a plan with a thread a rank: consumer PLAN. Train shards are filled with one byte, which has to be in every gen shard
- * then. Prints the version of the library. */
+/* Replays a plan with a thread a rank: consumer PLAN. Train shards are filled with one byte, which
+ * has to be in every gen shard then. Prints the version of the library. */
 
 #include <pthread.h>
 #include <refit_exec.h>
@@ -16,7 +16,8 @@ static void check(refit_status status) {
   exit((int)status);
 }
 
-/* Fills the shards of the train side (bf16, dense), or counts the bytes of gen shards that differ. */
+/* Fills the shards of the train side (bf16, dense), or counts the bytes of gen shards that
+ * differ. */
 static long visit(refit_executor* executor, const refit_plan* plan, refit_side side) {
   refit_plan_info info = {.size = sizeof info};
   check(refit_plan_describe(plan, &info));
