@@ -105,7 +105,8 @@ std::string print_fabric_file(const FabricFile& file);
 
 /// Changes by parameter, "nodes=4,gpus=4,segment=16,nic=200Gbps,oversubscription=2": nodes of the
 /// cluster, GPUs used of each node (with the NICs that are theirs), nodes an NVLink domain spans,
-/// rate of every NIC, rate of a leaf's NICs over that of its way up. `place` names the fabric.
+/// rate of every NIC, rate of a leaf's NICs over that of its way up; "n[2-3].nic*=200Gbps": rate of
+/// the links so named (LinkChange). `place` names the fabric.
 void set_parameters(FabricFile& file, const std::string& parameters, const std::string& place);
 
 /// The NICs of n GPUs dealt evenly: NIC i to GPU floor(i gpus / nics), or with fewer NICs than GPUs

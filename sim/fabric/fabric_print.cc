@@ -195,6 +195,20 @@ void keep_gpus(NodeKind& kind, int32_t gpus, const std::string& place) {
   }
 }
 
+/// At commas outside brackets.
+std::vector<std::string> split_parameters(const std::string& text) {
+  std::vector<std::string> items(1);
+  bool bracket = false;
+  for (const char c : text) {
+    bracket = c == '[' || (bracket && c != ']');
+    if (c == ',' && !bracket)
+      items.emplace_back();
+    else
+      items.back() += c;
+  }
+  return items;
+}
+
 }  // namespace
 
 std::string print_fabric_file(const FabricFile& file) {
@@ -227,8 +241,7 @@ std::string print_fabric_file(const FabricFile& file) {
 }
 
 void set_parameters(FabricFile& file, const std::string& parameters, const std::string& place) {
-  for (const std::string_view part : split_text(parameters, ',')) {
-    const std::string item(part);
+  for (const std::string& item : split_parameters(parameters)) {
     const size_t equals = item.find('=');
     const std::string key = item.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
@@ -259,8 +272,11 @@ void set_parameters(FabricFile& file, const std::string& parameters, const std::
       if (value.empty() || *end != '\0' || !(file.oversubscription >= 1) ||
           file.oversubscription > 1e6)
         fail(where, quote(value), "1 to 1e+06");
+    } else if (key.find('.') != std::string::npos) {
+      file.changes.push_back({.links = key, .rate = parse_rate(value, where)});
     } else {
-      fail(place, quote(item), "nodes=N, gpus=N, segment=N, nic=RATE or oversubscription=N");
+      fail(place, quote(item),
+           "nodes=N, gpus=N, segment=N, nic=RATE, oversubscription=N or LINKS=RATE");
     }
   }
 }

@@ -161,6 +161,15 @@ TEST(FabricFile, Parameters) {
   EXPECT_EQ(make("dgx-h100:gpus=4", 2).nics.size(), 8u);
   EXPECT_EQ(make("aws-p5:gpus=2,nic=200Gbps", 1).nics.size(), 8u);
   EXPECT_EQ(make("aws-p5:gpus=2,nic=200Gbps", 1).links.back().rate, 25e9);
+  const Fabric slow = make("dgx-h100:n[1,2].nic*=200Gbps,*.nic5.out=100Gbps", 3);
+  const auto rate = [&](size_t node, size_t nic, bool out) {
+    const Nic& at = slow.nics[8 * node + nic];
+    return slow.links[static_cast<size_t>(out ? at.out : at.in)].rate;
+  };
+  EXPECT_EQ(rate(0, 4, true), 50e9);
+  EXPECT_EQ(rate(1, 4, true), 25e9);
+  EXPECT_EQ(rate(2, 5, false), 25e9);
+  EXPECT_EQ(rate(0, 5, true), 12.5e9);
   EXPECT_EQ(node_shape(load_fabric_source("gb200-nvl72:segment=4")).nodes_per_domain, 4);
   EXPECT_EQ(node_shape(load_fabric_source("gh200-4x4:nodes=7")).fixed_nodes, 7);
   EXPECT_EQ(make("dgx-h100:oversubscription=4", 2).leaves[0].up >= 0, true);
