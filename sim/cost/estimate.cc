@@ -20,16 +20,18 @@ double estimate(const Plan& plan, const Fabric& fabric, const CostModel& cost) {
         const bool send = m < step.first_recv;
         const int32_t here = plan.ranks[rank].gpu;
         const int32_t there = plan.ranks[static_cast<size_t>(message.peer)].gpu;
-        const std::vector<int32_t> path =
-            send ? route(fabric, here, there) : route(fabric, there, here);
-        const auto bytes = static_cast<double>(message_bytes(program, message));
+        const int32_t from = send ? here : there, to = send ? there : here;
+        const int32_t ways = count_ways(fabric, from, to);
+        const double part = static_cast<double>(message_bytes(program, message)) / ways;
         double slowest = 0;
         LinkKind kind = LinkKind::kNvlink;
-        for (const int32_t link : path) {
-          const auto l = static_cast<size_t>(link);
-          slowest = std::max(slowest, bytes / rate[l]);
-          kind = fabric.links[l].kind;
-          if (send) seconds[l] += bytes / rate[l];
+        for (int32_t way = 0; way < ways; ++way) {
+          for (const int32_t link : route(fabric, from, to, way)) {
+            const auto l = static_cast<size_t>(link);
+            slowest = std::max(slowest, part / rate[l]);
+            kind = fabric.links[l].kind;
+            if (send) seconds[l] += part / rate[l];
+          }
         }
         const LinkCost& lane = link_cost(cost, kind);
         start = std::max(start, lane.step_start + lane.message_start);

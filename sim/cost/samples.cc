@@ -212,8 +212,13 @@ std::vector<Sample> exec_samples(std::string_view json, const std::string& name,
       const Message* receive = find_recv(peer, far, rank);
       const auto single = [](const Step& s) { return s.last_message - s.first_send == 1; };
       Found item;
-      item.links = route(fabric, plan.ranks[static_cast<size_t>(rank)].gpu,
-                         plan.ranks[static_cast<size_t>(send.peer)].gpu, channel);
+      const int32_t from = plan.ranks[static_cast<size_t>(rank)].gpu;
+      const int32_t to = plan.ranks[static_cast<size_t>(send.peer)].gpu;
+      const int32_t ways = count_ways(fabric, from, to);
+      for (int32_t way = 0; way < ways; ++way) {
+        const std::vector<int32_t> links = route(fabric, from, to, way);
+        item.links.insert(item.links.end(), links.begin(), links.end());
+      }
       item.begin = std::max(span.begin, other->second.begin);
       item.end = std::max(span.end, other->second.end);
       // Others use links, too, but only these can be told from what surrounds them.
@@ -222,7 +227,7 @@ std::vector<Sample> exec_samples(std::string_view json, const std::string& name,
       if (!item.links.empty()) {
         const Link& first = fabric.links[static_cast<size_t>(item.links[0])];
         double latency = 0;
-        for (const int32_t link : item.links)
+        for (const int32_t link : route(fabric, from, to))
           latency += fabric.links[static_cast<size_t>(link)].latency;
         const auto bytes = static_cast<double>(message_bytes(program, send));
         item.sample = {
@@ -232,7 +237,7 @@ std::vector<Sample> exec_samples(std::string_view json, const std::string& name,
             .collective = -1,
             .bytes = bytes,
             .seconds = item.end - item.begin - latency,
-            .nominal = first.rate};
+            .nominal = first.rate * ways};
         item.alone = item.alone && item.sample.seconds > 0;
       }
       found.push_back(std::move(item));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -139,6 +140,18 @@ Fabric exclude(const Fabric& fabric, std::span<const std::string> names);
 /// different rails): a relay has to be found by who asks. O(depth of the trees), for bridges O(size
 /// of the domain).
 std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way = 0);
+
+/// The same, or nothing where there is none.
+std::optional<std::vector<int32_t>> find_route(const Fabric& fabric, int32_t from_gpu,
+                                               int32_t to_gpu, int32_t way = 0);
+
+/// Do switches join all NICs, as those of a rail-only network do not?
+bool is_joined(const Fabric& fabric);
+
+/// Paths that a message takes side by side, an equal part on each of `way` 0 .. count - 1: as many
+/// as the end with more NICs has. So do NICs that are merged into one (NCCL's
+/// NCCL_NET_MERGE_LEVEL, aws-ofi-nccl's rails).
+int32_t count_ways(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu);
 
 /// What a path crosses, from near to far.
 enum class RouteClass : uint8_t {

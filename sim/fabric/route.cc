@@ -125,14 +125,18 @@ std::vector<int32_t> list_peers(const Fabric& fabric, int32_t id) {
   return peers;
 }
 
-std::optional<NicPath> choose_port(const Fabric& fabric, int32_t id, int32_t way) {
+/// The GPU over whose NICs a GPU reaches the network: itself, or of its peers one by its number, so
+/// that GPUs without a NIC spread; -1: there is none.
+int32_t find_port(const Fabric& fabric, int32_t id) {
   const Gpu& gpu = gpu_at(fabric, id);
-  const auto turn = static_cast<size_t>(way);
-  if (!gpu.nics.empty()) return NicPath{id, gpu.nics[turn % gpu.nics.size()]};
+  if (!gpu.nics.empty()) return id;
   const std::vector<int32_t> peers = list_peers(fabric, id);
-  if (peers.empty()) return std::nullopt;
-  const int32_t peer = peers[(static_cast<size_t>(gpu.device) + turn) % peers.size()];
-  return NicPath{peer, gpu_at(fabric, peer).nics[turn % gpu_at(fabric, peer).nics.size()]};
+  return peers.empty() ? -1 : peers[static_cast<size_t>(gpu.device) % peers.size()];
+}
+
+NicPath choose_nic(const Fabric& fabric, int32_t port, int32_t way) {
+  const std::vector<int32_t>& nics = gpu_at(fabric, port).nics;
+  return {port, nics[static_cast<size_t>(way) % nics.size()]};
 }
 
 /// The path between two GPUs over these two NICs; nothing when no switch joins them.
@@ -153,32 +157,50 @@ std::optional<std::vector<int32_t>> cross_network(const Fabric& fabric, int32_t 
 
 }  // namespace
 
-std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way) {
+std::optional<std::vector<int32_t>> find_route(const Fabric& fabric, int32_t from_gpu,
+                                               int32_t to_gpu, int32_t way) {
   const auto count = static_cast<int32_t>(fabric.gpus.size());
   REFIT_CHECK(from_gpu >= 0 && from_gpu < count && to_gpu >= 0 && to_gpu < count && way >= 0);
-  if (from_gpu == to_gpu) return {};
+  if (from_gpu == to_gpu) return std::vector<int32_t>{};
   const Gpu& from = gpu_at(fabric, from_gpu);
   const Gpu& to = gpu_at(fabric, to_gpu);
   if (from.domain == to.domain) return cross_nvlink(fabric, from_gpu, to_gpu);
   if (has_host_path(from, to)) return cross_host(fabric, from, to);
+  const int32_t sender = find_port(fabric, from_gpu), receiver = find_port(fabric, to_gpu);
+  if (sender < 0 || receiver < 0) return std::nullopt;
+  return cross_network(fabric, from_gpu, choose_nic(fabric, sender, way), to_gpu,
+                       choose_nic(fabric, receiver, way));
+}
 
-  const std::optional<NicPath> sender = choose_port(fabric, from_gpu, way);
-  const std::optional<NicPath> receiver = choose_port(fabric, to_gpu, way);
-  for (const auto& [port, gpu] : {std::pair{&sender, &from}, std::pair{&receiver, &to}})
-    if (!*port)
-      fail(fmt::format("fabric {}", fabric.name),
-           fmt::format("no NIC of {} or of a peer in its NVLink domain and node",
-                       vertex_at(fabric, gpu->vertex).name),
+bool is_joined(const Fabric& fabric) {
+  return fabric.spine >= 0 || std::ranges::count(fabric.leaves, -1, &Switch::parent) <= 1;
+}
+
+int32_t count_ways(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu) {
+  const Gpu& from = gpu_at(fabric, from_gpu);
+  const Gpu& to = gpu_at(fabric, to_gpu);
+  if (from.domain == to.domain || has_host_path(from, to)) return 1;
+  const int32_t sender = find_port(fabric, from_gpu), receiver = find_port(fabric, to_gpu);
+  if (sender < 0 || receiver < 0) return 1;
+  return static_cast<int32_t>(
+      std::max(gpu_at(fabric, sender).nics.size(), gpu_at(fabric, receiver).nics.size()));
+}
+
+std::vector<int32_t> route(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu, int32_t way) {
+  if (auto links = find_route(fabric, from_gpu, to_gpu, way)) return std::move(*links);
+  const std::string place = fmt::format("fabric {}", fabric.name);
+  const auto name = [&](int32_t gpu) { return vertex_at(fabric, gpu_at(fabric, gpu).vertex).name; };
+  const auto rail = [&](int32_t gpu) {
+    const int32_t port = find_port(fabric, gpu);
+    if (port < 0)
+      fail(place, fmt::format("no NIC of {} or of a peer in its NVLink domain and node", name(gpu)),
            "a way to the network");
-  std::optional<std::vector<int32_t>> links =
-      cross_network(fabric, from_gpu, *sender, to_gpu, *receiver);
-  if (!links)
-    fail(fmt::format("fabric {}", fabric.name),
-         fmt::format("no path from {} (rail {}) to {} (rail {}): nothing joins the rails; relay "
-                     "through a GPU of the same NVLink domain",
-                     vertex_at(fabric, from.vertex).name, nic_at(fabric, sender->nic).rail,
-                     vertex_at(fabric, to.vertex).name, nic_at(fabric, receiver->nic).rail));
-  return std::move(*links);
+    return nic_at(fabric, choose_nic(fabric, port, way).nic).rail;
+  };
+  const int32_t from_rail = rail(from_gpu), to_rail = rail(to_gpu);
+  fail(place, fmt::format("no path from {} (rail {}) to {} (rail {}): nothing joins the rails; "
+                          "relay through a GPU of the same NVLink domain",
+                          name(from_gpu), from_rail, name(to_gpu), to_rail));
 }
 
 std::vector<Route> list_routes(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu) {

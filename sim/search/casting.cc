@@ -482,7 +482,8 @@ Plan plan_with_casts(const Problem& problem, const Strategy& strategy,
                                      [](const Cast& cast) { return cast.format != Format::kNone; });
   if (!quantises) return strategy.plan(problem, options);
   SearchOptions phase = options;
-  phase.attempts = 1;  // what is fastest for one phase on its own need not be for the whole
+  phase.relays = false;  // their slots and those of assembly do not know of each other
+  phase.attempts = 1;    // what is fastest for one phase on its own need not be for the whole
   // Phases use channels differently, and packing counts the most of each: together they may need
   // more than one.
   constexpr int64_t kLeastShare = 8;

@@ -15,6 +15,25 @@ int32_t domain_of(const Problem& problem, int32_t rank) {
   return problem.fabric.gpus[static_cast<size_t>(gpu)].domain;
 }
 
+std::vector<PortRate> port_rates(const Problem& problem) {
+  const std::vector<double> rates = link_rates(problem.fabric, problem.cost);
+  const auto rate = [&](int32_t link) { return rates[static_cast<size_t>(link)]; };
+  std::vector<PortRate> ports;
+  for (const int32_t gpu : problem.gpu_of_rank) {
+    PortRate& port = ports.emplace_back();
+    if (gpu < 0) continue;
+    const std::vector<int32_t>& nics = problem.fabric.gpus[static_cast<size_t>(gpu)].nics;
+    const auto count = static_cast<double>(nics.size());
+    for (const int32_t id : nics) {
+      const Nic& nic = problem.fabric.nics[static_cast<size_t>(id)];
+      const bool first = port.out == 0;
+      port.out = first ? count * rate(nic.out) : std::min(port.out, count * rate(nic.out));
+      port.in = first ? count * rate(nic.in) : std::min(port.in, count * rate(nic.in));
+    }
+  }
+  return ports;
+}
+
 std::vector<PairLoad> group_pairs(const Problem& problem, const Routing& routing,
                                   std::span<const int32_t> hops) {
   const auto hop = [&](int32_t index) -> const Hop& {

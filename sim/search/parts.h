@@ -26,6 +26,12 @@ int64_t box_bytes(const Problem& problem, int32_t tensor, const Box& box);
 /// The NVLink domain of a rank that has a GPU.
 int32_t domain_of(const Problem& problem, int32_t rank);
 
+/// Rate of a rank's own NICs, of which the slowest holds up the others; 0: it has none.
+struct PortRate {
+  double out = 0, in = 0;
+};
+std::vector<PortRate> port_rates(const Problem& problem);
+
 /// A part of a hop that travels in one message.
 struct HopPart {
   int32_t hop = -1;

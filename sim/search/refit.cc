@@ -13,16 +13,23 @@
 // that is on track. Few pairs of ranks then carry much each, which pipelines well where one domain
 // feeds many.
 //
+// Relays: where no path joins a holder with a needer, or the ports of a domain differ and links end
+// far above T without relays, a stripe may enter a domain by a rank that does not need it, or leave
+// one by a rank that does not hold it (entry.h); it crosses NVLink on that side and lies in a slot
+// meanwhile.
+//
 // Order, start-ups and channels decide on the last percents. On problems small enough several
 // routings and round sizes are simulated, and the fastest plan is kept.
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
 
 #include "sim/search/atoms.h"
 #include "sim/search/chunk.h"
+#include "sim/search/entry.h"
 #include "sim/search/load.h"
 #include "sim/search/parts.h"
 #include "sim/search/schedule.h"
@@ -37,12 +44,17 @@ constexpr double kSlack =
     0.02;  // of T: how far off track a path may be before another kind of source is tried
 constexpr double kOverload = 0.002;  // of T: above it a link's atoms are routed again
 constexpr int kRepairPasses = 3;
+constexpr double kUneven = 1.05;  // of T: links above it without relays are worth a try with them
+constexpr double kRelaysWin = 0.97;
 constexpr double kLightFanOut = 0.25;  // NVLink seconds over network seconds
+
+/// Ranks that may pass on what they neither need nor hold. Where there is no way without, all may.
+enum class Relays : uint8_t { kNone, kOfReceivers, kOfBothSides };
 
 class RefitRouter {
  public:
-  RefitRouter(const Problem& problem, uint64_t seed, bool chained)
-      : problem_(problem), load_(problem), random_(seed), chained_(chained) {
+  RefitRouter(const Problem& problem, uint64_t seed, bool chained, Relays relays)
+      : problem_(problem), load_(problem), random_(seed), chained_(chained), relays_(relays) {
     target_ = lower_bound(problem).seconds;
   }
 
@@ -63,10 +75,14 @@ class RefitRouter {
     return write();
   }
 
+  /// Load of the fullest link, of T.
+  double peak() const { return target_ > 0 ? load_.peak() / target_ : 0; }
+
  private:
   /// A hop of an item: `parent` counts within the item.
   struct ItemHop {
     int32_t stripe, from, to, parent;
+    bool staged = false;
   };
   /// An atom, or a slice of one, of one tensor.
   struct Item {
@@ -112,9 +128,12 @@ class RefitRouter {
     return dtype_bits(problem_.model.tensors[static_cast<size_t>(tensor)].dtype) == 4;
   }
 
-  void add_hop(Item& item, int32_t stripe, int32_t from, int32_t to, int32_t parent) {
-    item.hops.push_back({stripe, from, to, parent});
+  /// Returns its number in the item.
+  int32_t add_hop(Item& item, int32_t stripe, int32_t from, int32_t to, int32_t parent,
+                  bool staged = false) {
+    item.hops.push_back({stripe, from, to, parent, staged});
     load_.add(from, to, bytes(item, stripe));
+    return static_cast<int32_t>(item.hops.size()) - 1;
   }
 
   void route_item(Item& item) {
@@ -154,28 +173,40 @@ class RefitRouter {
           add_hop(item, s, load_.best_holder(inside, needer, size), needer, -1);
         continue;
       }
-      const int32_t entry = entries[static_cast<size_t>(s) % entries.size()];
+      const int32_t next = entries[static_cast<size_t>(s) % entries.size()];
       auto& before = entered[static_cast<size_t>(s)];
-      int32_t from = load_.best_holder(holders(item), entry, size);
+      Entry entry{.peak = std::numeric_limits<double>::infinity()};
       int32_t parent = -1;
-      double peak = load_.peak_with(from, entry, size);
-      if (peak > track_) {
+      const bool direct = relays_ == Relays::kNone && load_.reached(holders(item), next);
+      if (direct) {
+        const int32_t from = load_.best_holder(holders(item), next, size);
+        entry = {.from = from, .to = next, .peak = load_.peak_with(from, next, size)};
+      }
+      if (direct && entry.peak > track_) {
         for (auto hop = before.rbegin(); hop != before.rend(); ++hop) {
           const int32_t relay = item.hops[static_cast<size_t>(*hop)].to;
-          const double other = load_.peak_with(relay, entry, size);
-          if (other < peak) {
-            from = relay;
+          const double other = load_.peak_with(relay, next, size);
+          if (other < entry.peak) {
+            entry = {.from = relay, .to = next, .peak = other};
             parent = *hop;
-            peak = other;
           }
-          if (chained_ && peak <= track_) break;
+          if (chained_ && entry.peak <= track_) break;
         }
       }
-      add_hop(item, s, from, entry, parent);
-      const auto hop = static_cast<int32_t>(item.hops.size()) - 1;
+      if (!direct) {
+        std::vector<int32_t> passers;
+        for (const int32_t hop : before) passers.push_back(item.hops[static_cast<size_t>(hop)].to);
+        entry = find_entry(load_, holders(item), passers, needers, domain, size,
+                           {.track = track_, .feed = relays_ == Relays::kOfBothSides});
+        const auto passer = std::ranges::find(passers, entry.from);
+        if (passer != passers.end()) parent = before[static_cast<size_t>(passer - passers.begin())];
+      }
+      if (entry.to < 0) load_.best_holder(holders(item), next, size);  // says why
+      if (entry.feeder >= 0) parent = add_hop(item, s, entry.feeder, entry.from, -1, true);
+      const int32_t hop = add_hop(item, s, entry.from, entry.to, parent, entry.staged);
       before.push_back(hop);
       for (const int32_t needer : needers) {
-        if (needer != entry) add_hop(item, s, entry, needer, hop);
+        if (needer != entry.to) add_hop(item, s, entry.to, needer, hop);
       }
     }
   }
@@ -217,7 +248,8 @@ class RefitRouter {
                                 .box = first_box + hop.stripe,
                                 .from = hop.from,
                                 .to = hop.to,
-                                .parent = hop.parent < 0 ? -1 : first_hop + hop.parent});
+                                .parent = hop.parent < 0 ? -1 : first_hop + hop.parent,
+                                .staged = hop.staged});
       }
     }
     return routing;
@@ -233,6 +265,7 @@ class RefitRouter {
   LinkLoad load_;
   std::mt19937_64 random_;
   bool chained_;
+  Relays relays_;
   double target_ = 0;
   double track_ = 0;  // seconds a link may have by now
   std::vector<Item> items_;
@@ -249,21 +282,53 @@ double seconds(const Problem& problem, LinkKind kind, int64_t bytes) {
   return rate > 0 ? static_cast<double>(bytes) / rate : 0;
 }
 
+/// Do ranks of one NVLink domain have NICs of different rates, or none?
+bool has_uneven_domain(const Problem& problem) {
+  const std::vector<PortRate> rates = port_rates(problem);
+  std::map<int32_t, PortRate> of_domain;
+  for (int32_t rank = 0; rank < std::ssize(rates); ++rank) {
+    if (problem.gpu_of_rank[static_cast<size_t>(rank)] < 0) continue;
+    const PortRate& rate = rates[static_cast<size_t>(rank)];
+    const PortRate& first = of_domain.try_emplace(domain_of(problem, rank), rate).first->second;
+    if (first.out != rate.out || first.in != rate.in) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   Trials trials(problem, options);
-  const Routing balanced = RefitRouter(problem, options.seed, false).run();
+  Relays relays = Relays::kNone;
+  RefitRouter router(problem, options.seed, false, relays);
+  Routing balanced = router.run();
+  double peak = router.peak();
+  for (const Relays more : {Relays::kOfReceivers, Relays::kOfBothSides}) {
+    if (peak <= kUneven || !options.relays || !has_uneven_domain(problem)) break;
+    RefitRouter next(problem, options.seed, false, more);
+    Routing relayed = next.run();
+    if (next.peak() >= kRelaysWin * peak) continue;
+    relays = more;
+    balanced = std::move(relayed);
+    peak = next.peak();
+  }
   // Fan-out that is light beside the network may share its channels.
   const PortLoad port = busiest_port(problem, balanced);
   const bool light = seconds(problem, LinkKind::kNvlink, port.fan_out) <
                      kLightFanOut * seconds(problem, LinkKind::kNic, port.network);
-  const RoundTuning first = {.fan_channels = light ? 0 : 1};
+  // Relays are drained more evenly by uneven rounds.
+  const RoundTuning first = {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged),
+                             .fan_channels = light ? 0 : 1};
   trials.attempt(balanced, first);
   if (!trials.more()) return trials.best();
-  const Routing chained = RefitRouter(problem, options.seed, true).run();
-  const Routing relayed = route_relay(problem), direct = route_direct(problem);
-  for (const Routing* routing : {&chained, &relayed, &direct}) trials.attempt(*routing, {});
+  const Routing chained = RefitRouter(problem, options.seed, true, relays).run();
+  trials.attempt(chained, {});
+  Routing relayed, direct;
+  if (is_joined(problem.fabric)) {
+    relayed = route_relay(problem);
+    direct = route_direct(problem);
+    for (const Routing* routing : {&relayed, &direct}) trials.attempt(*routing, {});
+  }
   for (const int64_t part : {1, 2, 4, 8, 16}) {
     for (const int32_t fan_channels : {0, 1, 2}) {
       for (const bool uneven : {true, false}) {

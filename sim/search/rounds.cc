@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "sim/search/chunk.h"
@@ -27,11 +28,16 @@ class RoundPacker {
         children_(children),
         shape_(shape),
         senders_(problem.gpu_of_rank.size()),
-        receivers_(problem.gpu_of_rank.size()) {}
+        receivers_(problem.gpu_of_rank.size()) {
+    set_shares();
+  }
 
   std::vector<RoundPart> run(std::span<const int32_t> hops) {
     for (const int32_t hop : hops) announce(hop);
-    for (Pair& pair : pairs_) pair.odd = pair.left % shape_.message;
+    for (Pair& pair : pairs_) {
+      pair.share = std::min(sender(pair).share, receiver(pair).share);
+      pair.odd = pair.left % share_of(shape_.message, pair.share);
+    }
     for (const int32_t hop : hops) enqueue({hop, whole_box(hop), -1});
     for (int32_t round = 0; left_ > 0; ++round) {
       if (static_cast<size_t>(round) < arrivals_.size()) {
@@ -60,12 +66,15 @@ class RoundPacker {
   struct Pair {
     int32_t from, to;
     int32_t last_round = -1;
+    double share = 1;  // of its slower port
     bool begun = false;
-    int64_t odd = 0;    // bytes that full messages leave over
-    int64_t ready = 0;  // bytes in the queue
-    int64_t left = 0;   // bytes, those that are yet to arrive at the sender included
+    bool drains = false;  // what lies in slots of the sender
+    int64_t odd = 0;      // bytes that full messages leave over
+    int64_t ready = 0;    // bytes in the queue
+    int64_t left = 0;     // bytes, those that are yet to arrive at the sender included
   };
   struct Port {
+    double share = 1;  // rate of its NICs, of that of the fastest port
     int64_t left = 0;  // bytes, over all rounds
     int64_t room = 0;  // bytes, in this round
     int32_t peers = 0;
@@ -81,6 +90,20 @@ class RoundPacker {
   Port& sender(const Pair& pair) { return senders_[static_cast<size_t>(pair.from)]; }
   Port& receiver(const Pair& pair) { return receivers_[static_cast<size_t>(pair.to)]; }
 
+  static int64_t share_of(int64_t bytes, double share) {
+    return std::max<int64_t>(static_cast<int64_t>(static_cast<double>(bytes) * share), 1);
+  }
+
+  void set_shares() {
+    const std::vector<PortRate> rates = port_rates(problem_);
+    double fastest = 0;
+    for (const PortRate& rate : rates) fastest = std::max({fastest, rate.out, rate.in});
+    for (size_t rank = 0; rank < rates.size(); ++rank) {
+      if (rates[rank].out > 0) senders_[rank].share = rates[rank].out / fastest;
+      if (rates[rank].in > 0) receivers_[rank].share = rates[rank].in / fastest;
+    }
+  }
+
   /// Counts a hop and all below it into what its ports have to do.
   void announce(int32_t index) {
     const Hop& hop = at(index);
@@ -91,9 +114,11 @@ class RoundPacker {
       receiver(pairs_.back()).pairs.push_back(it->second);
     }
     const int64_t size = box_bytes(problem_, hop.tensor, whole_box(index));
-    pairs_[it->second].left += size;
-    sender(pairs_[it->second]).left += size;
-    receiver(pairs_[it->second]).left += size;
+    Pair& pair = pairs_[it->second];
+    pair.drains = pair.drains || (hop.parent >= 0 && at(hop.parent).staged);
+    pair.left += size;
+    sender(pair).left += size;
+    receiver(pair).left += size;
     left_ += size;
     for (const int32_t child : children_[static_cast<size_t>(index)]) announce(child);
   }
@@ -109,7 +134,7 @@ class RoundPacker {
     size_ = round_bytes(shape_, round);
     for (std::vector<Port>* ports : {&senders_, &receivers_}) {
       for (Port& port : *ports) {
-        port.room = size_;
+        port.room = share_of(size_, port.share);
         port.peers = 0;
       }
     }
@@ -136,12 +161,13 @@ class RoundPacker {
 
   /// Bytes of the next message of a pair, for which its ports have `room`; 0: none now.
   int64_t next_message(const Pair& pair, int64_t room) const {
-    const int64_t slack = size_ / kSlack;
-    int64_t size = pair.left <= size_ + slack ? pair.left : size_;
+    const int64_t whole = share_of(size_, pair.share);
+    const int64_t slack = whole / kSlack;
+    int64_t size = pair.left <= whole + slack ? pair.left : whole;
     if (!pair.begun && pair.odd > slack) size = std::min(size, pair.odd);
     if (partial_) return std::min({size, pair.ready, room});
     if (size > room + slack) {
-      if (!fill_ || room < size_ / kFill) return 0;
+      if (!fill_ || room < whole / kFill) return 0;
       size = room;
     }
     return size <= pair.ready ? size : 0;
@@ -154,7 +180,7 @@ class RoundPacker {
 
   int64_t best_pair(const Port& port, int32_t round) const {
     int64_t best = -1;
-    std::pair<bool, int64_t> best_rank;
+    std::tuple<bool, bool, int64_t> best_rank;
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
       const Port& from = senders_[static_cast<size_t>(pair.from)];
@@ -162,7 +188,7 @@ class RoundPacker {
           next_message(pair, room(pair)) <= 0) {
         continue;
       }
-      const std::pair rank(!pair.begun, from.left);
+      const std::tuple rank(pair.drains, !pair.begun, from.left);
       if (best < 0 || rank > best_rank) {
         best = static_cast<int64_t>(index);
         best_rank = rank;

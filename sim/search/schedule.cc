@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
+#include <span>
 
 #include "base/error.h"
 #include "sim/search/builder.h"
@@ -10,6 +12,7 @@
 #include "sim/search/fit.h"
 #include "sim/search/parts.h"
 #include "sim/search/rounds.h"
+#include "sim/search/slots.h"
 
 namespace refit {
 namespace {
@@ -19,6 +22,7 @@ constexpr int64_t kRoundsWanted =
     128;  // at the busiest port: a round more or less at the end is 1 %
 constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
 constexpr int32_t kDirectGroup = 4;     // colours per step on NVLink
+constexpr int32_t kFeedAhead = 2;       // turns of the network channels that a feed may be early
 constexpr int32_t kGap = 64;  // step ids from round to round, for the fan-out steps between them
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
@@ -31,26 +35,43 @@ std::vector<int64_t> message_sizes(int64_t bytes, int64_t message) {
 /// Where a part of a hop is read and written.
 class Spots {
  public:
-  Spots(const Routing& routing, const Builder& builder) : routing_(routing), builder_(builder) {}
+  Spots(const Problem& problem, const Routing& routing, Builder& builder)
+      : problem_(problem), routing_(routing), builder_(builder) {}
 
-  Spot source(const HopPart& part) const {
+  Spot source(const HopPart& part) {
     const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
     const bool held = hop.parent < 0;
+    if (!held && routing_.hops[static_cast<size_t>(hop.parent)].staged)
+      return {Place::kStaging, slot_with(hop.parent, part.box)};
     return {held ? Place::kTrain : Place::kGen,
             builder_.shard_with(held ? Side::kTrain : Side::kGen, hop.tensor, hop.from, part.box)};
   }
-  Spot target(const HopPart& part) const {
+  Spot target(const HopPart& part) {
     const Hop& hop = routing_.hops[static_cast<size_t>(part.hop)];
+    if (hop.staged) return {Place::kStaging, slot_with(part.hop, part.box)};
     return {Place::kGen, builder_.shard_with(Side::kGen, hop.tensor, hop.to, part.box)};
   }
 
  private:
+  /// The slot in which a staged hop leaves a box, a new one where there is none.
+  int32_t slot_with(int32_t hop, const Box& box) {
+    std::vector<std::pair<Box, int32_t>>& slots = slots_[hop];
+    for (const auto& [whole, slot] : slots)
+      if (contains(whole, box)) return slot;
+    const Hop& to = routing_.hops[static_cast<size_t>(hop)];
+    const int64_t bytes = box_bytes(problem_, to.tensor, box);
+    slots.emplace_back(box, builder_.add_slot(to.to, to.tensor, box, 0, bytes));
+    return slots.back().second;
+  }
+
+  const Problem& problem_;
   const Routing& routing_;
-  const Builder& builder_;
+  Builder& builder_;
+  std::map<int32_t, std::vector<std::pair<Box, int32_t>>> slots_;  // by hop
 };
 
-void add_part(Builder& builder, const Spots& spots, const Routing& routing, int32_t channel,
-              int32_t step, const HopPart& part) {
+void add_part(Builder& builder, Spots& spots, const Routing& routing, int32_t channel, int32_t step,
+              const HopPart& part) {
   const Hop& hop = routing.hops[static_cast<size_t>(part.hop)];
   builder.add_piece(channel, step, hop.from, hop.to, hop.tensor, part.box, spots.source(part),
                     spots.target(part));
@@ -64,11 +85,12 @@ class RoundScheduler {
         tuning_(tuning),
         plan_(make_frame(problem)),
         builder_(problem, &plan_),
-        spots_(routing, builder_) {}
+        spots_(problem, routing, builder_) {}
 
   Plan run() {
     sort_hops();
     schedule_network();
+    schedule_feed();
     schedule_fan_out();
     schedule_direct();
     builder_.finish();
@@ -77,6 +99,8 @@ class RoundScheduler {
 
  private:
   const Hop& hop(int32_t index) const { return routing_.hops[static_cast<size_t>(index)]; }
+
+  bool has_feed_lane() const { return is_fed_ && !shares_lane_; }
 
   int32_t add_channel(Lane lane) {
     plan_.channels.push_back({lane});
@@ -88,16 +112,19 @@ class RoundScheduler {
     inner_children_.resize(routing_.hops.size());
     for (int32_t i = 0; i < std::ssize(routing_.hops); ++i) {
       const Hop& h = hop(i);
-      if (h.parent >= 0) {
-        REFIT_CHECK(!is_inside(h.parent));
+      if (h.parent >= 0 && is_inside(h.parent)) {
+        REFIT_CHECK(!is_inside(i) && hop(h.parent).staged && hop(h.parent).parent < 0);
+        network_.push_back(i);
+      } else if (h.parent >= 0) {
         (is_inside(i) ? inner_children_ : net_children_)[static_cast<size_t>(h.parent)].push_back(
             i);
       } else if (h.from == h.to) {
         copies_.push_back(i);
-      } else {
+      } else if (!is_inside(i) || !h.staged) {  // staged: goes before what it feeds
         (is_inside(i) ? direct_ : network_).push_back(i);
       }
     }
+    find_feeds();
     // What many wait for leaves first: its fan-out then ends early, and later windows have few
     // peers.
     const auto waiting = [&](int32_t i) {
@@ -106,6 +133,20 @@ class RoundScheduler {
     };
     std::stable_sort(network_.begin(), network_.end(),
                      [&](int32_t x, int32_t y) { return waiting(x) > waiting(y); });
+  }
+
+  /// Feeds and fan-out may share a channel where no domain has both.
+  void find_feeds() {
+    std::set<int32_t> feeding, fanning;
+    for (size_t i = 0; i < routing_.hops.size(); ++i) {
+      if (!inner_children_[i].empty()) fanning.insert(domain_of(problem_, routing_.hops[i].to));
+      const int32_t parent = routing_.hops[i].parent;
+      if (parent >= 0 && is_inside(parent)) feeding.insert(domain_of(problem_, hop(parent).to));
+    }
+    is_fed_ = !feeding.empty();
+    const bool apart =
+        std::ranges::none_of(feeding, [&](int32_t domain) { return fanning.contains(domain); });
+    shares_lane_ = is_fed_ && apart && !fanning.empty() && tuning_.fan_channels > 0;
   }
 
   bool is_inside(int32_t index) const {
@@ -119,7 +160,7 @@ class RoundScheduler {
     const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),
                                       [](const auto& list) { return !list.empty(); });
     net_channels_ = kMaxChannels - (fans_out ? tuning_.fan_channels : 0) -
-                    (direct_.empty() && copies_.empty() ? 0 : 1);
+                    (direct_.empty() && copies_.empty() && !has_feed_lane() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
     const RoundShape shape{tuning_.message, net_channels_, tuning_.uneven};
     for (const RoundPart& packed :
@@ -128,6 +169,12 @@ class RoundScheduler {
       const Wait at = step_of(round);
       add_part(builder_, spots_, routing_, at.channel, at.step, part);
       if (after >= 0) wait_for(hop(part.hop).from, at, after);
+      const int32_t parent = hop(part.hop).parent;
+      if (parent >= 0 && is_inside(parent)) {
+        feed_.push_back({round, {parent, part.box}});
+        std::vector<int32_t>& rounds = fed_rounds_[hop(part.hop).from];
+        if (rounds.empty() || rounds.back() != round) rounds.push_back(round);
+      }
       for (const int32_t child : inner_children_[static_cast<size_t>(part.hop)]) {
         fan_out_.push_back({round, {child, part.box}});
       }
@@ -142,45 +189,85 @@ class RoundScheduler {
     if (on.channel != step.channel) builder_.add_wait(rank, step.channel, step.step, on);
   }
 
-  /// NVLink steps for what the network has brought: a window of rounds at a time, on a channel of
-  /// their own or on that of the last round, after it. Steps then wait only for rounds before them,
-  /// so that there is no circle.
+  /// Parts that go over NVLink beside rounds, in order of rounds.
+  struct Beside {
+    int32_t round;
+    HopPart part;
+  };
+  using Window = std::span<const Beside>;
+
+  /// Calls visit(window) for a window of rounds at a time: at least one round, then on while
+  /// messages would stay small.
+  template <typename Visit>
+  void for_each_window(const std::vector<Beside>& parts, Visit visit) {
+    std::map<int32_t, int64_t> gathered;  // by sending rank
+    for (size_t first = 0, last = 0; last < parts.size(); first = last) {
+      gathered.clear();
+      int64_t most = 0;
+      do {
+        for (const int32_t round = parts[last].round;
+             last < parts.size() && parts[last].round == round; ++last) {
+          const Hop& h = hop(parts[last].part.hop);
+          int64_t& bytes = gathered[h.from];
+          bytes += box_bytes(problem_, h.tensor, parts[last].part.box);
+          most = std::max(most, bytes);
+        }
+      } while (last < parts.size() && most < kWindowMessages * tuning_.message);
+      visit(Window(parts).subspan(first, last - first));
+    }
+  }
+
+  /// NVLink steps that bring relays beside the holders what they send in the rounds after them, and
+  /// not long before, so that it does not pile up.
+  void schedule_feed() {
+    if (feed_.empty()) return;
+    const Lane kind = direct_.empty() && copies_.empty() ? Lane::kNvlink : Lane::kAny;
+    // The first channel of the fan-out is the next.
+    Wait lane{has_feed_lane() ? add_channel(kind) : static_cast<int32_t>(plan_.channels.size()), 0};
+    for_each_window(feed_, [&](Window window) {
+      lane.step = send_window(lane, window, [&](const Beside& fed, Wait at) {
+        const int32_t relay = hop(fed.part.hop).to;
+        const Wait round = step_of(fed.round);
+        builder_.add_wait(relay, round.channel, round.step, at);
+        const std::vector<int32_t>& rounds = fed_rounds_[relay];
+        const auto sent =
+            std::ranges::upper_bound(rounds, window.front().round - kFeedAhead * net_channels_);
+        if (sent != rounds.begin())
+          builder_.add_wait(relay, at.channel, at.step, step_of(*std::prev(sent)));
+      });
+    });
+    direct_begin_ = lane;
+  }
+
+  /// NVLink steps for what the network has brought, on a channel of their own or on that of the
+  /// last round, after it. Steps then wait only for rounds before them, so that there is no circle.
   void schedule_fan_out() {
     if (fan_out_.empty()) return;
     std::vector<Wait> lanes;  // the next step on every channel of its own
     for (int32_t c = 0; c < tuning_.fan_channels; ++c)
       lanes.push_back({add_channel(Lane::kNvlink), 0});
-    size_t window = 0;
-    std::map<int32_t, int64_t> gathered;  // by sending rank
-    for (size_t first = 0, last = 0; last < fan_out_.size();) {
-      gathered.clear();
-      int64_t most = 0;
-      do {  // at least one round, then on while messages would stay small
-        for (const int32_t round = fan_out_[last].round;
-             last < fan_out_.size() && fan_out_[last].round == round; ++last) {
-          const Hop& h = hop(fan_out_[last].part.hop);
-          int64_t& bytes = gathered[h.from];
-          bytes += box_bytes(problem_, h.tensor, fan_out_[last].part.box);
-          most = std::max(most, bytes);
-        }
-      } while (last < fan_out_.size() && most < kWindowMessages * tuning_.message);
+    const auto wait = [&](const Beside& brought, Wait at) {
+      wait_for(hop(brought.part.hop).from, at, brought.round);
+    };
+    size_t turn = 0;
+    for_each_window(fan_out_, [&](Window window) {
       if (lanes.empty()) {
-        Wait after = step_of(fan_out_[last - 1].round);
+        Wait after = step_of(window.back().round);
         ++after.step;
-        fan_out_window(after, first, last);
+        send_window(after, window, wait);
       } else {
-        Wait& lane = lanes[window++ % lanes.size()];
-        lane.step = fan_out_window(lane, first, last);
+        Wait& lane = lanes[turn++ % lanes.size()];
+        lane.step = send_window(lane, window, wait);
       }
-      first = last;
-    }
+    });
   }
 
-  /// Returns the step after the window.
-  int32_t fan_out_window(Wait begin, size_t first, size_t last) {
+  /// Calls add_wait(part, step) for every part. Returns the step after the window.
+  template <typename AddWait>
+  int32_t send_window(Wait begin, Window window, AddWait add_wait) {
     std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> pairs;
-    for (size_t i = first; i < last; ++i) {
-      const Hop& h = hop(fan_out_[i].part.hop);
+    for (size_t i = 0; i < window.size(); ++i) {
+      const Hop& h = hop(window[i].part.hop);
       pairs[{h.from, h.to}].push_back(i);
     }
     std::vector<PortPair> edges;
@@ -192,9 +279,8 @@ class RoundScheduler {
       const Wait at{begin.channel, begin.step + colours[edge++] / kMaxPeersPerStep};
       end = std::max(end, at.step + 1);
       for (const size_t i : parts) {
-        const auto& [round, part] = fan_out_[i];
-        add_part(builder_, spots_, routing_, at.channel, at.step, part);
-        wait_for(pair.first, at, round);
+        add_part(builder_, spots_, routing_, at.channel, at.step, window[i].part);
+        add_wait(window[i], at);
       }
     }
     REFIT_CHECK(tuning_.fan_channels > 0 || end - begin.step < kGap);
@@ -204,8 +290,10 @@ class RoundScheduler {
   /// Train and gen rank in one domain, and local copies.
   void schedule_direct() {
     if (direct_.empty() && copies_.empty()) return;
-    const int32_t channel = add_channel(copies_.empty() ? Lane::kNvlink : Lane::kAny);
-    int32_t step = 0;
+    const auto [channel, begin] =
+        has_feed_lane() ? direct_begin_
+                        : Wait{add_channel(copies_.empty() ? Lane::kNvlink : Lane::kAny), 0};
+    int32_t step = begin;
     if (!direct_.empty()) {
       const std::vector<PairLoad> pairs = group_pairs(problem_, routing_, direct_);
       std::vector<PortPair> edges;
@@ -221,7 +309,7 @@ class RoundScheduler {
       }
       const std::vector<int32_t> colours = colour_edges(edges);
       for (size_t e = 0; e < edges.size(); ++e) {
-        const int32_t at = colours[e] / kDirectGroup;
+        const int32_t at = begin + colours[e] / kDirectGroup;
         step = std::max(step, at + 1);
         for (const HopPart& part : messages[owner[e].first][owner[e].second]) {
           add_part(builder_, spots_, routing_, channel, at, part);
@@ -234,11 +322,6 @@ class RoundScheduler {
     }
   }
 
-  struct FanOut {
-    int32_t round;
-    HopPart part;
-  };
-
   const Problem& problem_;
   const Routing& routing_;
   const RoundTuning tuning_;
@@ -248,7 +331,10 @@ class RoundScheduler {
   std::vector<std::vector<int32_t>> net_children_, inner_children_;  // by hop
   std::vector<int32_t> network_, direct_, copies_;
   int32_t net_channels_ = 0;  // channels 0 .. net_channels_ - 1
-  std::vector<FanOut> fan_out_;
+  bool is_fed_ = false, shares_lane_ = false;
+  std::map<int32_t, std::vector<int32_t>> fed_rounds_;  // by relay
+  std::vector<Beside> feed_, fan_out_;
+  Wait direct_begin_;  // with feeds: behind them
 };
 
 }  // namespace
@@ -282,7 +368,10 @@ Plan schedule_rounds(const Problem& problem, const Routing& routing, const Searc
   return fit_staging(options, largest, [&](int64_t message) {
     RoundTuning fitted = tuning;
     fitted.message = message;
-    return RoundScheduler(problem, routing, fitted).run();
+    Plan plan = RoundScheduler(problem, routing, fitted).run();
+    if (std::ranges::any_of(routing.hops, &Hop::staged))
+      place_slots(plan, problem, options.staging_bytes);
+    return plan;
   });
 }
 

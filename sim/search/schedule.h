@@ -35,7 +35,8 @@ int64_t usual_message(const PortLoad& port);
 /// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
 /// others flow. What has to go further goes first; its chunks leave over NVLink as soon as the
 /// round that brought them has ended, a window of rounds at a time. Transfers inside a domain and
-/// local copies have a channel of their own.
+/// local copies have a channel of their own. What relays pass on is in slots until it has left; a
+/// relay beside a holder gets it over NVLink before its round.
 ///
 /// Rounds become smaller where packing would not stay within the staging bound.
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,

@@ -35,6 +35,7 @@ struct SearchOptions {
   uint64_t seed = 0;
   int64_t staging_bytes = int64_t{1} << 30;
   int32_t attempts = 200;  // schedules that `refit` simulates at most, to keep the fastest
+  bool relays = true;      // `refit` may relay also where there are paths without
 };
 
 /// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing,

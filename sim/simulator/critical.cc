@@ -208,9 +208,8 @@ int32_t last_node(const Replay& replay, int32_t rank) {
 
 double alone_s(const Replay& replay, int32_t transfer) {
   const Transfer& t = replay.graph.transfers[static_cast<size_t>(transfer)];
-  double rate = t.cap;
-  for (const int32_t resource : replay.graph.paths[static_cast<size_t>(t.path)].resources)
-    rate = std::min(rate, replay.graph.capacity[static_cast<size_t>(resource)]);
+  const double rate =
+      std::min(t.cap, path_rate(replay.graph, replay.graph.paths[static_cast<size_t>(t.path)]));
   return rate < kNever ? static_cast<double>(t.bytes) / rate : 0;
 }
 

@@ -44,6 +44,7 @@ class Run {
         holders_(holders),
         missing_(graph_.nodes.size()),
         ends_ready_(graph_.transfers.size()),
+        ways_left_(graph_.transfers.size()),
         nodes_(graph_.nodes.size()),
         transfers_(graph_.transfers.size()),
         carried_(fabric.links.size()),
@@ -137,23 +138,26 @@ class Run {
     if (graph_.first_memory < 0) return done(event.kind, event.id);
     const int32_t rank = node_of(event.id).rank;
     const int32_t memory = graph_.first_memory + plan_.ranks[static_cast<size_t>(rank)].gpu;
-    flow(event, bytes, {&memory, 1}, kNever);
+    flow(event, static_cast<double>(bytes), {&memory, 1}, kNever);
   }
 
   void flow_transfer(const Event& event) {
     const Transfer& transfer = graph_.transfers[static_cast<size_t>(event.id)];
     const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
     transfers_[static_cast<size_t>(event.id)].start = now_;
-    for (size_t i = 0; i < path.links; ++i) {
-      const auto link = static_cast<size_t>(path.resources[i]);
+    for (const int32_t crossed : path.links) {
+      const auto link = static_cast<size_t>(crossed);
       if (carried_[link]++ == 0) carrying_since_[link] = now_;
     }
-    flow(event, transfer.bytes, path.resources, transfer.cap);
+    const auto ways = static_cast<double>(path.ways.size());
+    ways_left_[static_cast<size_t>(event.id)] = static_cast<int32_t>(path.ways.size());
+    for (const Path::Way& way : path.ways)
+      flow(event, static_cast<double>(transfer.bytes) / ways, way.resources, transfer.cap / ways);
   }
 
-  void flow(const Event& event, int64_t bytes, std::span<const int32_t> resources, double cap) {
+  void flow(const Event& event, double bytes, std::span<const int32_t> resources, double cap) {
     if (bytes == 0) return done(event.kind, event.id);
-    const auto id = static_cast<size_t>(fluid_.start(static_cast<double>(bytes), resources, cap));
+    const auto id = static_cast<size_t>(fluid_.start(bytes, resources, cap));
     if (id >= flowing_.size()) flowing_.resize(id + 1);
     flowing_[id] = {event.kind, event.id};
   }
@@ -173,7 +177,8 @@ class Run {
         nodes_[static_cast<size_t>(id)].unpacked = now_;
         return message_done(id);
       case Kind::kTransfer:
-        return arrived(id);
+        if (--ways_left_[static_cast<size_t>(id)] == 0) arrived(id);
+        return;
     }
   }
 
@@ -192,9 +197,13 @@ class Run {
     const Transfer& transfer = graph_.transfers[static_cast<size_t>(id)];
     transfers_[static_cast<size_t>(id)].end = now_;
     const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    for (size_t i = 0; i < path.links; ++i) {
-      const auto link = static_cast<size_t>(path.resources[i]);
-      link_bytes_[link] += static_cast<double>(transfer.bytes);
+    const double part = static_cast<double>(transfer.bytes) / static_cast<double>(path.ways.size());
+    for (const Path::Way& way : path.ways) {
+      for (size_t i = 0; i < way.links; ++i)
+        link_bytes_[static_cast<size_t>(way.resources[i])] += part;
+    }
+    for (const int32_t crossed : path.links) {
+      const auto link = static_cast<size_t>(crossed);
       if (--carried_[link] == 0) link_busy_s_[link] += now_ - carrying_since_[link];
     }
     const auto receiver = static_cast<size_t>(transfer.receiver);
@@ -224,6 +233,7 @@ class Run {
   std::vector<std::pair<Kind, int32_t>> flowing_;  // by flow: what it is
   std::vector<Missing> missing_;                   // by node
   std::vector<int8_t> ends_ready_;                 // by transfer
+  std::vector<int32_t> ways_left_;                 // by transfer: on which it still flows
   std::vector<NodeTimes> nodes_;
   std::vector<TransferTimes> transfers_;
   std::vector<int32_t> carried_;        // by link: transfers that flow over it

@@ -51,7 +51,8 @@ namespace refit {
 // each resource max-min fairly (maxmin.h). Resources: each link at its achievable rate
 // (link_rates); each GPU as sender and as receiver when gpu_rate > 0; each GPU's memory when
 // memory_rate > 0, otherwise it is infinitely fast. Ranks that share a GPU exchange through its
-// memory. A GPU with several NICs uses number c of them (modulo) on channel c.
+// memory. A message between GPUs of several NICs flows in equal parts, each over another NIC
+// (count_ways), and has arrived when all have; K is shared out as well.
 //
 // What is not modelled: packets, congestion control, link-level retries, the time that NCCL takes
 // per chunk beyond the constants above, contention of packing with wires for memory, host-side

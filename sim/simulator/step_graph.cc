@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -57,7 +58,8 @@ class Builder {
     graph_.next = Rows(graph_.nodes.size(), next_);
     graph_.transfers_of = Rows(graph_.nodes.size(), transfers_of_);
     for (const Path& path : graph_.paths) {
-      graph_.width = std::max(graph_.width, path.resources.size());
+      for (const Path::Way& way : path.ways)
+        graph_.width = std::max(graph_.width, way.resources.size());
     }
     return std::move(graph_);
   }
@@ -222,7 +224,7 @@ class Builder {
       const int32_t to_gpu = gpu_[static_cast<size_t>(send.peer)];
       const LinkCost& lane = lane_cost(from_gpu, to_gpu);
       transfer.bytes = message_bytes(plan_.programs[static_cast<size_t>(from)], send);
-      transfer.path = find_path(from_gpu, to_gpu, step.channel);
+      transfer.path = find_path(from_gpu, to_gpu);
       expect_up(transfer, step);
       transfer.start_up =
           lane.message_start + graph_.paths[static_cast<size_t>(transfer.path)].latency;
@@ -235,9 +237,6 @@ class Builder {
 
   void cut_into_channels(Transfer& transfer, const Step& step, int32_t from_gpu, int32_t to_gpu) {
     const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    double path_rate = kInfinity;
-    for (size_t i = 0; i < path.links; ++i)
-      path_rate = std::min(path_rate, graph_.capacity[static_cast<size_t>(path.resources[i])]);
     const auto channel = static_cast<size_t>(step.channel);
     const bool by_domain = plan_.channels[channel].lane == Lane::kNvlink;
     const int32_t domain = fabric_.gpus[static_cast<size_t>(from_gpu)].domain;
@@ -248,7 +247,7 @@ class Builder {
                                       graph_.nodes[static_cast<size_t>(transfer.receiver)].recvs);
     const MessageShape shape =
         shape_message(cost_.nccl, communicator, nvlink ? LinkKind::kNvlink : LinkKind::kNic,
-                      transfer.bytes, together, path_rate);
+                      transfer.bytes, together, path_rate(graph_, path));
     transfer.start_up += shape.fill_s;
     transfer.cap = std::min(transfer.cap, shape.rate);
   }
@@ -282,8 +281,7 @@ class Builder {
 
   void expect_up(const Transfer& transfer, const Step& step) const {
     const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    for (size_t i = 0; i < path.links; ++i) {
-      const int32_t link = path.resources[i];
+    for (const int32_t link : path.links) {
       if (!is_down(link)) continue;
       throw Error(fmt::format("rank {} to {}, channel {}, step {}: needs link {}, which is down",
                               transfer.from, transfer.to, step.channel, step.id,
@@ -293,18 +291,19 @@ class Builder {
   }
 
   /// PXN: to another rail by NVLink to the GPU of the node that owns a NIC on it, then by that NIC.
-  std::vector<int32_t> find_route(int32_t from, int32_t to, int32_t way) {
+  std::vector<int32_t> route_message(int32_t from, int32_t to, int32_t way) {
     if (!cost_.nccl.pxn || same_domain(fabric_, from, to)) return route(fabric_, from, to, way);
-    const auto nic_of = [&](int32_t gpu) -> const Nic& {
+    const auto rail_of = [&](int32_t gpu) {
       const std::vector<int32_t>& own = fabric_.gpus[static_cast<size_t>(gpu)].nics;
-      const size_t n = static_cast<size_t>(way) % own.size();
-      return fabric_.nics[static_cast<size_t>(own[n])];
+      if (own.empty()) return -1;
+      return fabric_.nics[static_cast<size_t>(own[static_cast<size_t>(way) % own.size()])].rail;
     };
-    const int32_t rail = nic_of(to).rail;
+    const int32_t rail = rail_of(to);
     const Gpu& sender = fabric_.gpus[static_cast<size_t>(from)];
-    if (nic_of(from).rail == rail || sender.nvlink_out < 0) return route(fabric_, from, to, way);
+    if (rail < 0 || rail_of(from) == rail || sender.nvlink_out < 0)
+      return route(fabric_, from, to, way);
     for (const int32_t gpu : fabric_.nodes[static_cast<size_t>(sender.node)].gpus) {
-      if (nic_of(gpu).rail != rail) continue;
+      if (rail_of(gpu) != rail) continue;
       std::vector<int32_t> links = route(fabric_, from, gpu, way);
       const std::vector<int32_t> rest = route(fabric_, gpu, to, way);
       links.insert(links.end(), rest.begin(), rest.end());
@@ -313,23 +312,30 @@ class Builder {
     return route(fabric_, from, to, way);
   }
 
-  int32_t find_path(int32_t from, int32_t to, int32_t way) {
+  int32_t find_path(int32_t from, int32_t to) {
     const auto gpus = static_cast<int64_t>(fabric_.gpus.size());
-    const int64_t key = (int64_t{way} * gpus + from) * gpus + to;
+    const int64_t key = from * gpus + to;
     const auto [found, added] =
         path_of_.try_emplace(key, static_cast<int32_t>(graph_.paths.size()));
     if (!added) return found->second;
     Path path;
-    path.resources = find_route(from, to, way);
-    path.links = path.resources.size();
-    for (const int32_t link : path.resources) {
-      path.latency += fabric_.links[static_cast<size_t>(link)].latency;
-    }
-    if (from == to) {
-      if (graph_.first_memory >= 0) path.resources.push_back(graph_.first_memory + from);
-    } else if (graph_.first_gpu >= 0) {
-      path.resources.push_back(graph_.first_gpu + from);
-      path.resources.push_back(graph_.first_gpu + static_cast<int32_t>(gpus) + to);
+    path.ways.resize(static_cast<size_t>(count_ways(fabric_, from, to)));
+    for (int32_t number = 0; number < std::ssize(path.ways); ++number) {
+      Path::Way& way = path.ways[static_cast<size_t>(number)];
+      way.resources = route_message(from, to, number);
+      way.links = way.resources.size();
+      double latency = 0;
+      for (const int32_t link : way.resources) {
+        latency += fabric_.links[static_cast<size_t>(link)].latency;
+        if (std::ranges::count(path.links, link) == 0) path.links.push_back(link);
+      }
+      path.latency = std::max(path.latency, latency);
+      if (from == to) {
+        if (graph_.first_memory >= 0) way.resources.push_back(graph_.first_memory + from);
+      } else if (graph_.first_gpu >= 0) {
+        way.resources.push_back(graph_.first_gpu + from);
+        way.resources.push_back(graph_.first_gpu + static_cast<int32_t>(gpus) + to);
+      }
     }
     graph_.paths.push_back(std::move(path));
     return found->second;
@@ -356,6 +362,18 @@ Rows::Rows(size_t rows, std::span<const std::pair<int32_t, int32_t>> pairs)
   for (size_t row = 0; row < rows; ++row) first_[row + 1] += first_[row];
   std::vector<size_t> place = first_;
   for (const auto& [row, number] : pairs) numbers_[place[static_cast<size_t>(row)]++] = number;
+}
+
+double path_rate(const StepGraph& graph, const Path& path) {
+  const auto ways = static_cast<double>(path.ways.size());
+  std::map<int32_t, double> crossing;  // by resource: ways that do
+  for (const Path::Way& way : path.ways) {
+    for (const int32_t resource : way.resources) ++crossing[resource];
+  }
+  double rate = kInfinity;
+  for (const auto& [resource, count] : crossing)
+    rate = std::min(rate, graph.capacity[static_cast<size_t>(resource)] * ways / count);
+  return rate;
 }
 
 std::string resource_name(const StepGraph& graph, const Fabric& fabric, int32_t resource) {

@@ -51,12 +51,15 @@ struct Transfer {
   double cap = 0;       // bytes/s; infinite when there is none
 };
 
-/// The resources that a transfer crosses. The first `links` of them are links of the fabric, of
-/// equal number.
+/// Where a transfer flows: an equal part of it on each way, most often one.
 struct Path {
-  std::vector<int32_t> resources;
-  size_t links = 0;
-  double latency = 0;  // seconds
+  struct Way {
+    std::vector<int32_t> resources;  // links of the fabric first, of equal number
+    size_t links = 0;                // how many of them are
+  };
+  std::vector<Way> ways;
+  std::vector<int32_t> links;  // of all ways, each once
+  double latency = 0;          // seconds, of the slowest way
 };
 
 struct StepGraph {
@@ -69,10 +72,13 @@ struct StepGraph {
   // Resources, bytes/s: the links (one that is down: any number, nothing crosses it), then the GPUs
   // as senders and as receivers when they have a rate, then their memories when these have.
   std::vector<double> capacity;
-  size_t width = 1;           // most resources on a path
+  size_t width = 1;           // most resources on a way
   int32_t first_gpu = -1;     // GPU 0 as a sender; -1: GPUs have no rate of their own
   int32_t first_memory = -1;  // memory of GPU 0; -1: memory is free
 };
+
+/// Rate of a message that is alone on its path, bytes/s; infinite where it crosses nothing.
+double path_rate(const StepGraph& graph, const Path& path);
 
 /// "n0.nic1.out", "n0.gpu3 as sender", "n0.gpu3 as receiver", "memory of n0.gpu3"; -1 is the cap of
 /// one connection.

@@ -37,8 +37,7 @@ void add_intervals(const Replay& replay, const CostModel& cost, size_t node,
 
 std::span<const int32_t> links_of(const Replay& replay, size_t transfer) {
   const int32_t id = replay.graph.transfers[transfer].path;
-  const Path& path = replay.graph.paths[static_cast<size_t>(id)];
-  return {path.resources.data(), path.links};
+  return replay.graph.paths[static_cast<size_t>(id)].links;
 }
 
 std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s) {

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
 import unittest
 
-from refit_cli import BIN, ROOT, TINY, CliTest
+from refit_cli import ROOT, TINY, CliTest
 
-NAMED = ("aws-p5 azure-ndv5 dgx-a100 dgx-b200 dgx-h100 dgx-h100-2to1 dgx-h200 gb200-nvl72 gb300-nvl72 "
+NAMED = ("aws-p5 azure-ndv5 dgx-a100 dgx-b200 dgx-h100 dgx-h100-2to1 dgx-h100-rail-only dgx-h200 gb200-nvl72 gb300-nvl72 "
          "gcp-a3-mega gh200-4x4 oci-h100").split()
 FIXTURES = ROOT / "tests/sim/fabric/data"
 
@@ -132,6 +131,7 @@ class RightReason(CliTest):
         plan, summary = self.plan(*NODES, "--fabric", "dgx-h100", "--exclude", "n1.nic3")
         self.assertTrue(self.json("check", plan)["ok"])
         self.assertGreaterEqual(summary["predicted_s"], summary["lower_bound_s"])
+        self.assertLess(summary["gap"], 0.10)
 
     def test_a_gpu_without_its_nic_may_use_one_that_no_rank_has(self):
         """Ranks on four GPUs of the gen node; the NIC of one is gone, and those of GPUs 4 to 7 are free."""
@@ -148,6 +148,7 @@ class RightReason(CliTest):
     def test_nics_of_half_the_rate(self):
         half = self.bound(self.changed("dgx-h100", "[{name: 'n1.nic*', rate: 200Gbps}]"))
         self.assertAlmostEqual(half["lower_bound_s"] / self.bound("dgx-h100")["lower_bound_s"], 2, places=6)
+        self.assertAlmostEqual(self.bound("dgx-h100:n1.nic*=200Gbps")["lower_bound_s"], half["lower_bound_s"])
         self.assertAlmostEqual(self.bound("dgx-h100:nic=200Gbps")["lower_bound_s"], half["lower_bound_s"])
 
     def test_the_way_between_leaves(self):
@@ -164,11 +165,11 @@ class RightReason(CliTest):
         self.assertAlmostEqual(self.bound("aws-p5")["lower_bound_s"], self.bound("dgx-h100")["lower_bound_s"])
 
     def test_rail_only_crosses_no_rails(self):
-        plan = self.folder / "a.plan"
-        done = subprocess.run([BIN / "refit", "plan", *NODES, "--fabric", "dgx-h100-rail-only", "-o", plan], capture_output=True, text=True)
-        if done.returncode != 0:  # a strategy that does not relay between rails says so
-            self.assertIn("nothing joins the rails", done.stderr)
-            return
+        inputs = ["--model", "qwen3-0.6b", "--train", "megatron:tp=4,pp=2", "--gen", "vllm:tp=8", "--fabric", "dgx-h100-rail-only"]
+        done = self.run_program("plan", *inputs, "--strategy", "direct", "-o", self.folder / "b.plan", code=2)
+        self.assertIn("nothing joins the rails", done.stderr)
+        plan, _ = self.plan(*inputs)
+        self.assertTrue(self.json("check", plan)["ok"])
         exported = self.export(plan)
         rank = {entry["rank"]: entry for entry in exported["ranks"]}
         for transfer in exported["transfers"]:

@@ -57,11 +57,11 @@ TEST(Exclude, NumbersCloseUpAndNamesStay) {
 TEST(Exclude, AGpuWithoutItsNicUsesThatOfAPeer) {
   const Fabric left = without(SmallFabric().make(2), {"n1.nic2"});
   EXPECT_TRUE(left.gpus[6].nics.empty());
-  // GPU 6 is device 2 of n1: of the peers 0, 1 and 3, way 0 takes the one at its place, 3.
+  // GPU 6 is device 2 of n1: of the peers 0, 1 and 3 it takes the one at its place, 3.
   EXPECT_THAT(names(left, route(left, 2, 6)),
               ElementsAre("n0.nic2.out", "n1.nic3.in", "n1.gpu3.nvlink.out", "n1.gpu2.nvlink.in"));
   EXPECT_THAT(names(left, route(left, 6, 1, 1)),
-              ElementsAre("n1.gpu2.nvlink.out", "n1.gpu0.nvlink.in", "n1.nic0.out", "n0.nic1.in"));
+              ElementsAre("n1.gpu2.nvlink.out", "n1.gpu3.nvlink.in", "n1.nic3.out", "n0.nic1.in"));
   std::vector<double> rates;
   for (const Link& link : left.links) rates.push_back(link.rate);
   const std::vector<int32_t> n1 = {4, 5, 6, 7}, gpu6 = {6};

@@ -47,8 +47,21 @@ TEST(Route, NothingJoinsTheRailsOfRailOnly) {
   small.network = "{kind: rail-only}";
   const Fabric fabric = small.make(2);
   EXPECT_THAT(names(fabric, route(fabric, 1, 5)), ElementsAre("n0.nic1.out", "n1.nic1.in"));
+  EXPECT_EQ(find_route(fabric, 1, 5), route(fabric, 1, 5));
+  EXPECT_EQ(find_route(fabric, 1, 6), std::nullopt);
   expect_refused([&] { route(fabric, 1, 6); },
                  {"fabric small", "n0.gpu1 (rail 1) to n1.gpu2 (rail 2)"});
+}
+
+TEST(Route, SwitchesJoinAllNicsOrNot) {
+  SmallFabric small;
+  EXPECT_TRUE(is_joined(small.make(2)));
+  small.network = "{kind: flat}";
+  EXPECT_TRUE(is_joined(small.make(2)));
+  small.network = "{kind: rail-only}";
+  EXPECT_FALSE(is_joined(small.make(2)));
+  small.nics = 1;
+  EXPECT_TRUE(is_joined(small.make(2))) << "one rail";
 }
 
 TEST(Route, WaysUseTheNicsInTurn) {
@@ -58,6 +71,25 @@ TEST(Route, WaysUseTheNicsInTurn) {
   EXPECT_THAT(names(fabric, route(fabric, 0, 3, 0)), ElementsAre("n0.nic0.out", "n1.nic2.in"));
   EXPECT_THAT(names(fabric, route(fabric, 0, 3, 1)), ElementsAre("n0.nic1.out", "n1.nic3.in"));
   EXPECT_EQ(route(fabric, 0, 3, 2), route(fabric, 0, 3, 0));
+  EXPECT_EQ(count_ways(fabric, 0, 3), 2);
+  EXPECT_EQ(count_ways(fabric, 0, 1), 1) << "NVLink";
+  EXPECT_EQ(count_ways(SmallFabric().make(2), 0, 5), 1);
+}
+
+// Four NICs on one side, two on the other: these serve two ways each.
+TEST(Route, AsManyWaysAsTheEndWithMoreNics) {
+  const Fabric fabric =
+      make_fabric({"name: f\ndefault_cost: nominal\n"
+                   "kinds:\n"
+                   "- {name: a, node: {gpus: 1, nics: 4, nic: 10GB/s, nic_latency: 1us}}\n"
+                   "- {name: b, node: {gpus: 1, nics: 2, nic: 10GB/s, nic_latency: 1us}}\n"
+                   "network: {kind: flat}\n"
+                   "hosts: [{name: x, kind: a}, {name: y, kind: b}]\n",
+                   "f.yaml"},
+                  2);
+  EXPECT_EQ(count_ways(fabric, 0, 1), 4);
+  EXPECT_EQ(count_ways(fabric, 1, 0), 4);
+  EXPECT_THAT(names(fabric, route(fabric, 0, 1, 3)), ElementsAre("x.nic3.out", "y.nic1.in"));
 }
 
 TEST(Route, GpusShareANic) {

@@ -23,7 +23,7 @@ struct Case {
 Case random_case(uint32_t seed, int32_t ranks, int hops) {
   std::mt19937 random(seed);
   Case made;
-  made.problem.gpu_of_rank.assign(static_cast<size_t>(ranks), 0);
+  made.problem.gpu_of_rank.assign(static_cast<size_t>(ranks), -1);  // all ports alike
   for (const int64_t rows : {7, 300, 5000}) {
     Tensor tensor;
     tensor.shape = Dims{rows, 512};
@@ -187,6 +187,38 @@ TEST(PackRounds, PartsFillRoundsUp) {
     rounds = std::max(rounds, part.round + 1);
   }
   EXPECT_EQ(rounds, 5);
+}
+
+// Rank 0 sends to ranks 2 and 3, and rank 3 has a NIC of half the rate: in a round it gets at most
+// half a message, and the sender fills up with what is for the other.
+TEST(PackRounds, SlowPortsCarryTheirShare) {
+  Case made = random_case(1, 4, 0);
+  made.problem.fabric = make_fabric(
+      {"name: f\ndefault_cost: nominal\nnode: {gpus: 4, nics: 4, nic: 10GB/s, nic_latency: 1us}\n"
+       "network: {kind: flat}\nlinks: [{name: n0.nic3, rate: 5GB/s}]\n",
+       "f.yaml"},
+      1);
+  made.problem.cost = parse_cost(load_cost_source("nominal"));
+  made.problem.gpu_of_rank = {0, 1, 2, 3};
+  for (int32_t i = 0; i < 2; ++i) {
+    made.routing.boxes.push_back(whole(made.problem.model.tensors[2].shape));
+    made.routing.hops.push_back({.tensor = 2, .box = i, .from = 0, .to = 2 + i});
+    made.roots.push_back(i);
+    made.children.emplace_back();
+  }
+  expect_right(made);
+  std::map<std::pair<int32_t, int32_t>, int64_t> bytes;  // by round, hop
+  int32_t rounds = 0;
+  for (const RoundPart& packed :
+       pack_rounds(made.problem, made.routing, made.roots, made.children, {kMessage, kLag})) {
+    bytes[{packed.round, packed.part.hop}] += box_bytes(made.problem, 2, packed.part.box);
+    rounds = std::max(rounds, packed.round + 1);
+  }
+  for (int32_t round = 0; round < rounds; ++round)
+    EXPECT_LE((bytes[{round, 1}]), kMessage / 2 + kMessage / 16);
+  // 2 x 5000 x 512 x 2 bytes in rounds of a MiB: 9.8, and the slow rank needs half as many again
+  // for the second half only if it began late.
+  EXPECT_LE(rounds, 11);
 }
 
 }  // namespace

@@ -333,14 +333,35 @@ TEST(Simulator, SendsAreNotEager) {
   EXPECT_DOUBLE_EQ(replay(writer, cost).refit_s, 15);
 }
 
-TEST(Simulator, ChannelsUseTheNicsOfAGpuInTurn) {
+TEST(Simulator, MessagesUseAllNicsOfAGpu) {
   SmallCluster cluster;
   cluster.nics_per_gpu = 2;
   PlanWriter writer(4, 2);
   writer.send(0, 2, 0, 0, 100);
+  EXPECT_DOUBLE_EQ(replay(writer, free_cost(), cluster).refit_s, 5) << "50 bytes on each";
+  EXPECT_DOUBLE_EQ(replay(writer, free_cost()).refit_s, 10) << "one NIC";
   writer.send(0, 2, 1, 0, 100);
   EXPECT_DOUBLE_EQ(replay(writer, free_cost(), cluster).refit_s, 10);
-  EXPECT_DOUBLE_EQ(replay(writer, free_cost()).refit_s, 20) << "one NIC for both";
+
+  // Half as fast, one of the NICs holds up its parts: 2 x 50 bytes at 5 bytes/s.
+  Fabric fabric = cluster.make(2);
+  fabric.links[static_cast<size_t>(fabric.nics[1].out)].rate = 5;
+  const Timeline timeline = simulate(writer.write(), fabric, free_cost());
+  EXPECT_DOUBLE_EQ(timeline.refit_s, 20);
+  for (const int32_t nic : fabric.gpus[0].nics)
+    EXPECT_DOUBLE_EQ(
+        timeline.link_bytes[static_cast<size_t>(fabric.nics[static_cast<size_t>(nic)].out)], 100);
+}
+
+// 4 bytes/s for a message, not for each part of it.
+TEST(Simulator, NicsShareTheCapOfAMessage) {
+  SmallCluster cluster;
+  cluster.nics_per_gpu = 2;
+  CostModel cost = free_cost();
+  cost.net.flow_rate = 4;
+  PlanWriter writer(4, 1);
+  writer.send(0, 2, 0, 0, 100);
+  EXPECT_DOUBLE_EQ(replay(writer, cost, cluster).refit_s, 25);
 }
 
 TEST(Simulator, RanksOfOneGpuExchangeThroughItsMemory) {

@@ -46,7 +46,7 @@ TEST(Timeline, LawsOnRandomPlans) {
       for (const int32_t rank : {entry.from, entry.to}) {
         last[static_cast<size_t>(rank)] = std::max(last[static_cast<size_t>(rank)], entry.end);
       }
-      for (const int32_t link : route(fabric, entry.from, entry.to, entry.channel)) {
+      for (const int32_t link : route(fabric, entry.from, entry.to)) {
         bytes[static_cast<size_t>(link)] += static_cast<double>(entry.bytes);
       }
     }
