@@ -1,5 +1,6 @@
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/push_relabel_max_flow.hpp>
+#include <boost/range/iterator_range.hpp>
 #include <cmath>
 
 #include "base/error.h"
@@ -31,13 +32,29 @@ void add_edge(Graph& graph, size_t from, size_t to, int64_t capacity) {
   boost::put(boost::edge_reverse, graph, backward, forward);
 }
 
+/// Vertices to which more could still flow from `start`, or from which it could flow there.
+std::vector<char> reach_residual(const Graph& graph, size_t start, bool forward) {
+  std::vector<char> reached(boost::num_vertices(graph), 0);
+  std::vector<size_t> queue = {start};
+  reached[start] = 1;
+  for (size_t next = 0; next < queue.size(); ++next)
+    for (const auto& edge : boost::make_iterator_range(boost::out_edges(queue[next], graph))) {
+      const size_t to = boost::target(edge, graph);
+      const auto along = forward ? edge : boost::get(boost::edge_reverse, graph, edge);
+      if (reached[to] || boost::get(boost::edge_residual_capacity, graph, along) == 0) continue;
+      reached[to] = 1;
+      queue.push_back(to);
+    }
+  return reached;
+}
+
 }  // namespace
 
 // All GPUs that send are one vertex, all that receive another: what is inside either never limits
 // the flow. Where PCIe never binds, a NIC is used by its own GPUs only, so that its links start and
 // end there too. Switches are what remains between the two, and NICs that hang from PCIe.
-double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
-                    std::span<const double> link_rate) {
+FabricCut minimum_cut(const Fabric& fabric, std::span<const int32_t> inside, bool into,
+                      std::span<const double> link_rate) {
   REFIT_CHECK(link_rate.size() == fabric.links.size());
   std::vector<char> sends(fabric.gpus.size(), into ? 1 : 0);
   for (const int32_t gpu : inside) sends[static_cast<size_t>(gpu)] = into ? 0 : 1;
@@ -48,7 +65,7 @@ double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool 
 
   double total = 0;
   for (const double rate : link_rate) total += rate;
-  if (!(total > 0)) return 0;
+  if (!(total > 0)) return {};
   int exponent = 0;
   std::frexp(total, &exponent);
 
@@ -103,7 +120,24 @@ double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool 
     add_edge(graph, place(hub), place(nic.vertex), kUnlimited);
   }
   const int64_t flow = boost::push_relabel_max_flow(graph, kSource, kSink);
-  return std::ldexp(static_cast<double>(flow), exponent - kFlowBits);
+
+  // The sides of the cut: what the senders still reach, or what still reaches the receivers.
+  std::vector<char> sending = reach_residual(graph, into ? kSink : kSource, !into);
+  if (into)
+    for (char& side : sending) side = side == 0;
+  FabricCut cut = {std::ldexp(static_cast<double>(flow), exponent - kFlowBits), {}};
+  for (size_t id = 0; id < fabric.links.size(); ++id) {
+    const size_t from = place_from[static_cast<size_t>(fabric.links[id].from)];
+    const size_t to = place_to[static_cast<size_t>(fabric.links[id].to)];
+    if (from != nowhere && to != nowhere && sending[from] && !sending[to] && link_rate[id] > 0)
+      cut.links.push_back(static_cast<int32_t>(id));
+  }
+  return cut;
+}
+
+double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
+                    std::span<const double> link_rate) {
+  return minimum_cut(fabric, inside, into, link_rate).rate;
 }
 
 }  // namespace refit

@@ -172,9 +172,19 @@ struct Route {
 /// NICs, and of peer NICs those of the sender's node. Empty when nothing joins them.
 std::vector<Route> list_routes(const Fabric& fabric, int32_t from_gpu, int32_t to_gpu);
 
-/// Rate at which everything outside `inside` (GPUs) can send into it, or it out: a maximum flow
-/// over the graph with the given link rates, bytes/s. Every GPU may relay. 0 when one of the two is
-/// empty. O(links), plus a flow between switches.
+/// A minimum cut: its rate, which is that of the maximum flow, bytes/s, and the links it cuts.
+struct FabricCut {
+  double rate = 0;
+  std::vector<int32_t> links;
+};
+
+/// The minimum cut between `inside` (GPUs) and everything outside it, for what flows into it, or
+/// out: over the graph with the given link rates. Every GPU may relay. Of several the one nearest
+/// to `inside`. Nothing when one of the two is empty. O(links), plus a flow between switches.
+FabricCut minimum_cut(const Fabric& fabric, std::span<const int32_t> inside, bool into,
+                      std::span<const double> link_rate);
+
+/// Its rate.
 double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
                     std::span<const double> link_rate);
 

@@ -1,0 +1,280 @@
+#include "sim/flow/multicast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "base/error.h"
+#include "sim/flow/symmetry.h"
+#include "sim/flow/tree.h"
+#include "sim/flow/tree_bound.h"
+
+namespace refit {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRoundDown = 1 - 1e-9;  // more than sums of a million terms are off
+constexpr double kFirstSharpness = 12, kLastSharpness = 1e5;
+constexpr double kIdlePrice = 1e-9;      // of a link that nothing binds: to save hops all the same
+constexpr double kMostExponent = 60;
+constexpr int64_t kFirstTrees = 2000;    // trees that the first pass makes, at least
+constexpr int kPasses = 2;               // before the sharpness doubles
+constexpr double kLevel = 1e-9;          // of prices: what counts as level
+
+size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+class FluidSolver {
+ public:
+  FluidSolver(const HopGraph& graph, std::span<const Multicast> items, const FluidOptions& options)
+      : graph_(graph),
+        items_(items),
+        options_(options),
+        prices_(graph),
+        finder_(graph, prices_),
+        loads_(graph.rates.size(), 0),
+        trees_(items.size()),
+        diff_(graph.rates.size(), 0),
+        is_changed_(graph.rates.size(), 0) {}
+
+  FluidRouting run() {
+    FluidRouting result;
+    result.loads = loads_;
+    for (size_t i = 0; i < items_.size(); ++i)
+      if (!items_[i].needers.empty() && items_[i].bytes > 0) order_.push_back(i);
+    if (order_.empty()) return result;
+    std::mt19937_64 random(1);
+    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random() % i]);
+    reference_ = options_.at_least > 0 ? options_.at_least : plain_bound();
+    if (!(reference_ > 0 && reference_ < kInfinity) || !make_first()) {
+      result.seconds = kInfinity;
+      return result;
+    }
+    improve();
+    result.seconds = fullest();
+    result.bound = best_bound_;
+    result.prices = std::move(best_prices_);
+    result.loads = loads_;
+    for (std::vector<TreeShare>& trees : trees_)
+      std::ranges::move(trees, std::back_inserter(result.shares));
+    return result;
+  }
+
+ private:
+  double price(int32_t link, double load) const {
+    const double rate = graph_.rates[at(link)];
+    const double exponent = sharpness_ * (load / (rate * reference_) - 1);
+    return (std::exp(std::min(exponent, kMostExponent)) + kIdlePrice) / rate;
+  }
+  void set_price(int32_t link) { prices_.set(link, price(link, loads_[at(link)])); }
+  void set_prices() {
+    for (size_t link = 0; link < loads_.size(); ++link)
+      if (graph_.rates[link] > 0) set_price(static_cast<int32_t>(link));
+  }
+
+  double fullest() const {
+    double seconds = 0;
+    for (size_t link = 0; link < loads_.size(); ++link)
+      if (loads_[link] > 0) seconds = std::max(seconds, loads_[link] / graph_.rates[link]);
+    return seconds;
+  }
+
+  /// The bound with equal shares.
+  double plain_bound() const {
+    std::vector<double> prices(graph_.rates.size(), 0);
+    for (size_t link = 0; link < prices.size(); ++link)
+      if (graph_.rates[link] > 0) prices[link] = 1 / graph_.rates[link];
+    return price_bound(graph_, items_, prices);
+  }
+
+  /// Routes everything, each class on the tree that is cheapest by then, or in parts on several.
+  bool make_first() {
+    sharpness_ = kFirstSharpness;
+    set_prices();
+    const auto parts = std::clamp<int64_t>(kFirstTrees / std::ssize(order_), 1, 8);
+    for (int64_t part = 0; part < parts; ++part)
+      for (const size_t i : order_) {
+        if (!finder_.find(items_[i], hops_)) return false;
+        const double bytes = items_[i].bytes / static_cast<double>(parts);
+        add_diff(hops_, 1);
+        take_diff(bytes);
+        add_tree(i, bytes);
+      }
+    return true;
+  }
+
+  void improve() {
+    const std::vector<int32_t> colours = colour_links(graph_, items_);
+    for (; sharpness_ <= kLastSharpness; sharpness_ *= 2) {
+      for (int pass = 0; pass < kPasses; ++pass) {
+        reference_ = fullest();
+        if (done(reference_)) return;
+        set_prices();
+        for (const size_t i : order_) level(i);
+      }
+      const double now = fullest();
+      if (options_.at_least > 0 && now <= options_.at_least * (1 + options_.gap)) return;
+      try_prices(colours);
+      if (done(now)) return;
+    }
+  }
+
+  bool done(double seconds) const {
+    const double bound = std::max(best_bound_, options_.at_least);
+    return seconds <= bound * (1 + options_.gap) || finder_.work() > options_.work;
+  }
+
+  /// The bound with the prices as they are, and with their means over links of one colour.
+  void try_prices(const std::vector<int32_t>& colours) {
+    std::vector<double> prices(loads_.size(), 0);
+    for (size_t link = 0; link < prices.size(); ++link)
+      if (graph_.rates[link] > 0) prices[link] = price(static_cast<int32_t>(link), loads_[link]);
+    keep_bound(prices);
+    std::vector<double> sum(loads_.size(), 0), count(loads_.size(), 0);
+    for (size_t link = 0; link < prices.size(); ++link) {
+      sum[at(colours[link])] += prices[link];
+      ++count[at(colours[link])];
+    }
+    for (size_t link = 0; link < prices.size(); ++link)
+      prices[link] = sum[at(colours[link])] / count[at(colours[link])];
+    keep_bound(prices);
+  }
+
+  void keep_bound(const std::vector<double>& prices) {
+    const double bound = price_bound(graph_, items_, prices);
+    if (!(bound > best_bound_) || bound == kInfinity) return;
+    best_bound_ = bound;
+    best_prices_ = prices;
+    double weight = 0;
+    for (size_t link = 0; link < prices.size(); ++link) weight += prices[link] * graph_.rates[link];
+    for (double& value : best_prices_) value /= weight;
+  }
+
+  /// Moves bytes of a class from its dearest tree to the cheapest there is.
+  void level(size_t i) {
+    std::vector<TreeShare>& trees = trees_[i];
+    REFIT_CHECK(finder_.find(items_[i], hops_));
+    double best = prices_.hops(hops_);
+    size_t worst = 0;
+    double worst_price = -1;
+    for (size_t t = 0; t < trees.size(); ++t) {
+      const double cost = prices_.hops(trees[t].hops);
+      if (cost > worst_price) {
+        worst = t;
+        worst_price = cost;
+      }
+      if (cost < best * (1 + kLevel)) {
+        best = cost;
+        hops_ = trees[t].hops;
+      }
+    }
+    if (best >= worst_price * (1 - kLevel)) return;
+    add_diff(hops_, 1);
+    add_diff(trees[worst].hops, -1);
+    const double moved = find_step(trees[worst].bytes);
+    take_diff(moved);
+    if (moved >= trees[worst].bytes)
+      trees.erase(trees.begin() + static_cast<ptrdiff_t>(worst));
+    else
+      trees[worst].bytes -= moved;
+    add_tree(i, moved);
+  }
+
+  void add_tree(size_t i, double bytes) {
+    std::vector<TreeShare>& trees = trees_[i];
+    const auto same = std::ranges::find(trees, hops_, &TreeShare::hops);
+    if (same != trees.end())
+      same->bytes += bytes;
+    else
+      trees.push_back({static_cast<int32_t>(i), bytes, hops_});
+  }
+
+  void add_diff(const std::vector<PortHop>& hops, double times) {
+    for (const PortHop& hop : hops)
+      graph_.for_each_link(hop, [&](int32_t link) {
+        if (!is_changed_[at(link)]) changed_.push_back(link);
+        is_changed_[at(link)] = 1;
+        diff_[at(link)] += times;
+      });
+  }
+
+  void take_diff(double bytes) {
+    for (const int32_t link : changed_) {
+      is_changed_[at(link)] = 0;
+      if (diff_[at(link)] == 0) continue;
+      loads_[at(link)] = std::max(0.0, loads_[at(link)] + bytes * diff_[at(link)]);
+      set_price(link);
+      diff_[at(link)] = 0;
+    }
+    changed_.clear();
+  }
+
+  /// By how many bytes to follow the difference, at most `most`: until it costs nothing any more.
+  double find_step(double most) {
+    double low = 0, high = most;
+    double step = most;
+    for (int iteration = 0; iteration < 40 && high - low > most * 1e-7; ++iteration) {
+      double slope = 0, curve = 0;
+      for (const int32_t link : changed_) {
+        const double times = diff_[at(link)];
+        if (times == 0) continue;
+        const double cost = price(link, loads_[at(link)] + step * times);
+        slope += times * cost;
+        curve += times * times * cost * sharpness_ / (graph_.rates[at(link)] * reference_);
+      }
+      if (slope <= 0) {
+        if (step == most) return most;
+        low = step;
+      } else {
+        high = step;
+      }
+      const double newton = step - slope / curve;
+      if (std::abs(newton - step) < most * 1e-8) break;
+      step = newton > low && newton < high ? newton : (low + high) / 2;
+    }
+    return step;
+  }
+
+  const HopGraph& graph_;
+  const std::span<const Multicast> items_;
+  const FluidOptions options_;
+  PortPrices prices_;
+  TreeFinder finder_;
+  std::vector<size_t> order_;               // items that have something to move
+  std::vector<double> loads_;               // by link, bytes
+  std::vector<std::vector<TreeShare>> trees_;  // by item
+  double sharpness_ = 0, reference_ = 0;
+  std::vector<PortHop> hops_;
+  std::vector<double> diff_;      // by link: uses that a move adds for each byte
+  std::vector<int32_t> changed_;  // links that one of the two trees has
+  std::vector<char> is_changed_;
+  double best_bound_ = 0;
+  std::vector<double> best_prices_;
+};
+
+}  // namespace
+
+FluidRouting route_fluid(const HopGraph& graph, std::span<const Multicast> items,
+                         const FluidOptions& options) {
+  return FluidSolver(graph, items, options).run();
+}
+
+double price_bound(const HopGraph& graph, std::span<const Multicast> items,
+                   std::span<const double> prices) {
+  REFIT_CHECK(prices.size() == graph.rates.size());
+  PortPrices ports(graph);
+  double weight = 0;
+  for (size_t link = 0; link < prices.size(); ++link) {
+    if (!(graph.rates[link] > 0)) continue;
+    ports.set(static_cast<int32_t>(link), prices[link]);
+    weight += prices[link] * graph.rates[link];
+  }
+  if (!(weight > 0)) return 0;
+  TreeBound bound(graph, ports);
+  double total = 0;
+  for (const Multicast& item : items)
+    if (item.bytes > 0) total += item.bytes * bound.least(item);
+  return total / weight * kRoundDown;
+}
+
+}  // namespace refit
