@@ -163,7 +163,7 @@ struct Prediction {
 
 /// Everything from which the plan was made, as text: the executor skips it; simulate, explain and
 /// re-planning need nothing else. Names in use: "model", "train", "gen", "fabric", "cost",
-/// "options", and of plans of baselines "host_work".
+/// "options", "bound" (the bound with the prices of links), and of plans of baselines "host_work".
 using Inputs = std::vector<std::pair<std::string, std::string>>;
 
 struct Plan {

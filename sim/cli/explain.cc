@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "sim/cli/print.h"
+#include "sim/cli/results.h"
 #include "sim/cli/simulation.h"
 #include "sim/simulator/critical.h"
 #include "sim/simulator/sensitivity.h"
@@ -39,7 +40,8 @@ class Explanation {
         replay_(replay(plan_, fabric_, simulation.world.cost, simulation.how, /*holders=*/true)),
         timeline_(make_timeline(plan_, replay_, simulation.world.cost)),
         uses_(link_uses(replay_, timeline_.refit_s)),
-        target_(find_target(options)) {
+        target_(find_target(options)),
+        binding_(saved_binding(plan_)) {
     for (const LinkUsage& use : uses_) {
       if (fabric_.links[static_cast<size_t>(use.link)].name == options.link) asked_ = &use;
     }
@@ -74,6 +76,7 @@ class Explanation {
   const std::vector<LinkUsage> uses_;
   const LinkUsage* asked_ = nullptr;  // of uses_: the link that was asked for
   Target target_;
+  const std::vector<PriceGroup> binding_;
   std::vector<Sensitivity> sensitivities_;
 };
 
@@ -238,6 +241,7 @@ void Explanation::print(const Simulation& simulation, const ExplainOptions& opti
     print_text(fmt::format("lower bound  {}: {} (of the plan as saved; this is {} above it)\n",
                            print_time(saved.lower_bound_s), saved.bound_reason,
                            print_percent(timeline_.refit_s / saved.lower_bound_s - 1)));
+    print_binding(binding_);
   }
   fmt::print("\nwhat leads to {}\n", target_.name);
   if (!target_.chain.empty()) {
@@ -322,7 +326,9 @@ Json Explanation::json(const Simulation& simulation) const {
       {"predicted_s", timeline_.refit_s},
       {"saved_predicted_s", plan_.prediction.predicted_s},
       {"bound",
-       {{"seconds", plan_.prediction.lower_bound_s}, {"reason", plan_.prediction.bound_reason}}},
+       {{"seconds", plan_.prediction.lower_bound_s},
+        {"reason", plan_.prediction.bound_reason},
+        {"binding", Json::parse(binding_json(binding_))}}},
       {"fabric", fabric_.name},
       {"cost", simulation.world.cost.name},
       {"target", target_.name},

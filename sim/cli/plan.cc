@@ -38,7 +38,10 @@ void print_problem(const Problem& problem) {
 int run_plan(const Common& common, const PlanOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const Problem problem = load(common, options.inputs);
-  const Plan plan = search(problem, options.search, make_progress(common.quiet));
+  const Progress progress = make_progress(common.quiet);
+  if (progress) progress("bound", 0);
+  const LowerBound bound = lower_bound(problem);
+  const Plan plan = search(problem, options.search, bound, progress);
   const std::chrono::duration<double> search_time = std::chrono::steady_clock::now() - start;
   const SavedPlan saved =
       options.output.empty() ? measure_plan(plan) : save_plan(plan, options.output);
@@ -53,6 +56,7 @@ int run_plan(const Common& common, const PlanOptions& options) {
              print_time(prediction.predicted_s), plan.strategy, print_time(prediction.estimated_s));
   fmt::print("lower bound  {}  {}\n", print_time(prediction.lower_bound_s),
              prediction.bound_reason);
+  print_binding(bound.binding);
   const std::optional<double> ratio = ratio_to_bound(prediction);
   fmt::print("gap          {}\n", ratio ? print_percent(*ratio - 1) : "-");
   print_text(fmt::format(
@@ -122,6 +126,7 @@ int run_bound(const Common& common, const InputSpec& inputs) {
   }
   print_problem(problem);
   fmt::print("\nlower bound  {}  {}\n", print_time(bound.seconds), bound.reason);
+  print_binding(bound.binding);
   return 0;
 }
 

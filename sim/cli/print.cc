@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
+#include <utility>
 
 #include "base/console.h"
 
@@ -47,6 +48,14 @@ void print_text(const std::string& text) { fmt::print("{}", fit_columns(text)); 
 std::string print_ratio(double ratio) { return fmt::format("{:.3f}", ratio); }
 
 std::string print_percent(double part) { return fmt::format("{:.1f} %", part * 100); }
+
+void print_binding(const std::vector<PriceGroup>& binding) {
+  const char* title = "binding";
+  for (const PriceGroup& group : binding) {
+    fmt::print("{:<12} {} {}, {} links\n", std::exchange(title, ""), print_percent(group.share),
+               group.name, group.links);
+  }
+}
 
 Progress make_progress(bool quiet) {
   if (quiet || isatty(STDERR_FILENO) == 0) return {};

@@ -19,6 +19,9 @@ void print_text(const std::string& text);
 std::string print_ratio(double ratio);
 std::string print_percent(double part);
 
+/// What binds, a line for each group of links.
+void print_binding(const std::vector<PriceGroup>& binding);
+
 /// Progress on stderr: a bar when it is a terminal, nothing else otherwise.
 Progress make_progress(bool quiet);
 

@@ -72,11 +72,20 @@ std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan
       .dump(2);
 }
 
+std::string binding_json(const std::vector<PriceGroup>& binding) {
+  Json list = Json::array();
+  for (const PriceGroup& group : binding)
+    list.push_back({{"what", group.name}, {"share", group.share}, {"links", group.links}});
+  return list.dump();
+}
+
 std::string bound_json(const LowerBound& bound) {
   return Json{{"lower_bound_s", bound.seconds},
               {"bound_reason", bound.reason},
+              {"cut_s", bound.cut.seconds()},
               {"bytes", bound.cut.bytes},
-              {"capacity_bytes_per_s", bound.cut.capacity}}
+              {"capacity_bytes_per_s", bound.cut.capacity},
+              {"binding", Json::parse(binding_json(bound.binding))}}
       .dump(2);
 }
 

@@ -22,5 +22,7 @@ std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan&
 std::string saved_plan_json(const Plan& plan, const SavedPlan& saved);
 std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows);
 std::string bound_json(const LowerBound& bound);
+/// A list of what binds: what, its share, its links.
+std::string binding_json(const std::vector<PriceGroup>& binding);
 
 }  // namespace refit::cli

@@ -30,12 +30,20 @@ struct LinkPrice {
   bool operator==(const LinkPrice&) const = default;
 };
 
+/// What a group of links has of the prices: "NICs into gen ranks", 0.62, 64 links.
+struct PriceGroup {
+  std::string name;
+  double share = 0;
+  int64_t links = 0;
+};
+
 struct LowerBound {
   double seconds = 0;
-  bool from_prices = false;  // else from the cut
-  Cut cut;                   // the one that binds most
-  std::string reason;        // "ingress of node n4: 61.1 GB at 400 GB/s"
-  std::vector<LinkPrice> prices;  // of the links of the cut, or those that give the bound
+  bool from_prices = false;         // else from the cut
+  Cut cut;                          // the one that binds most
+  std::string reason;               // "ingress of node n4: 61.1 GB at 400 GB/s"
+  std::vector<LinkPrice> prices;    // of the links of the cut, or those that give the bound
+  std::vector<PriceGroup> binding;  // what they add up to, by lower_bound
 };
 
 /// Lower bound on the time of any schedule, whatever its routes (DESIGN.md section 6). Let B be
@@ -71,18 +79,14 @@ LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& 
                        const Fabric& fabric, const std::vector<int32_t>& gpu_of_rank,
                        const std::vector<double>& rates);
 
-/// What each group of links has of the prices: "NICs into gen ranks", 0.62, 64 links. Largest share
-/// first, shares below 0.1 % left out. A GPU is of train or gen ranks by `sides`, by GPU: kTrainSide
-/// and kGenSide added up.
+/// The groups of what binds, largest share first; shares below 0.1 % are left out. A GPU is of train
+/// or gen ranks by `sides`, by GPU: kTrainSide and kGenSide added up.
 inline constexpr uint8_t kTrainSide = 1, kGenSide = 2;
-struct PriceGroup {
-  std::string name;
-  double share = 0;
-  int64_t links = 0;
-};
 std::vector<PriceGroup> group_prices(const std::vector<LinkPrice>& prices, const Fabric& fabric,
                                      const std::vector<double>& rates,
                                      const std::vector<uint8_t>& sides);
+
+inline constexpr const char* kBoundInput = "bound";  // of Plan::inputs
 
 /// The text of a bound as plans keep it, and back; links are named. What the text has in place of
 /// the cut is its reason.

@@ -106,16 +106,15 @@ std::vector<PriceGroup> group_prices(const std::vector<LinkPrice>& prices, const
   return sorted;
 }
 
-LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& gen,
-                       const Fabric& fabric, const std::vector<int32_t>& gpu_of_rank,
-                       const std::vector<double>& rates) {
-  LowerBound bound = cut_bound(demand, train, gen, fabric, gpu_of_rank, rates);
-  if (bound.seconds == 0) return bound;
+namespace {
+
+/// Replaces the cut by prices where these give a noticeably better bound.
+void try_prices(LowerBound& bound, const Demand& demand, const Fabric& fabric,
+                const std::vector<int32_t>& gpu_of_rank, const std::vector<double>& rates) {
   const HopGraph graph = make_hop_graph(fabric, rates);
   const std::vector<Multicast> items = make_multicasts(demand, gpu_of_rank);
   const FluidRouting fluid = route_fluid(graph, items, {.at_least = bound.seconds});
-  if (!(fluid.bound > bound.seconds * (1 + kNoticeable))) return bound;
-
+  if (!(fluid.bound > bound.seconds * (1 + kNoticeable))) return;
   std::vector<double> rounded(rates.size(), 0);
   std::vector<LinkPrice> prices;
   for (size_t link = 0; link < rates.size(); ++link) {
@@ -124,15 +123,27 @@ LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& 
     prices.push_back({static_cast<int32_t>(link), rounded[link]});
   }
   const double seconds = price_bound(graph, items, rounded);
-  if (!(seconds > bound.seconds * (1 + kNoticeable))) return bound;
+  if (!(seconds > bound.seconds * (1 + kNoticeable))) return;
   bound.seconds = seconds;
   bound.from_prices = true;
   bound.prices = std::move(prices);
+}
+
+}  // namespace
+
+LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& gen,
+                       const Fabric& fabric, const std::vector<int32_t>& gpu_of_rank,
+                       const std::vector<double>& rates) {
+  LowerBound bound = cut_bound(demand, train, gen, fabric, gpu_of_rank, rates);
+  if (bound.seconds == 0) return bound;
+  try_prices(bound, demand, fabric, gpu_of_rank, rates);
   std::vector<uint8_t> sides(fabric.gpus.size(), 0);
   for (const auto& [layout, side] : {std::pair{&train, kTrainSide}, std::pair{&gen, kGenSide}})
     for (const int32_t rank : layout->ranks) sides[at(gpu_of_rank[at(rank)])] |= side;
-  bound.reason = "together:";
-  for (const PriceGroup& group : group_prices(bound.prices, fabric, rates, sides)) {
+  bound.binding = group_prices(bound.prices, fabric, rates, sides);
+  if (!bound.from_prices) return bound;
+  bound.reason = "prices:";
+  for (const PriceGroup& group : bound.binding) {
     if (group.share < kNamedShare) break;
     bound.reason += fmt::format("{} {:.0f} % {}", bound.reason.back() == ':' ? "" : ",",
                                 100 * group.share, group.name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -77,7 +78,6 @@ class HopGraphBuilder {
       const Gpu& gpu = fabric_.gpus[g];
       const auto id = static_cast<int32_t>(g);
       graph_.first_port.push_back(static_cast<int32_t>(graph_.ports.size()));
-      graph_.domain.push_back(gpu.domain);
       if (gpu.nvlink_out >= 0) {
         int32_t& site = nvswitch[at(gpu.domain)];
         if (site < 0) site = add_site(add_plane(), SiteKind::kNvswitch);
@@ -89,10 +89,8 @@ class HopGraphBuilder {
         add_port({id, tree_site(hubs_, gpu.hub), {gpu.pcie_out}, {gpu.pcie_in}, true, true});
     }
     graph_.first_port.push_back(static_cast<int32_t>(graph_.ports.size()));
-    graph_.domains.resize(fabric_.domains.size());
-    for (size_t g = 0; g < fabric_.gpus.size(); ++g)
-      if (graph_.first_port[g] < graph_.first_port[g + 1])
-        graph_.domains[at(graph_.domain[g])].push_back(static_cast<int32_t>(g));
+    add_domains();
+    add_rails();
     add_ways();
     return std::move(graph_);
   }
@@ -172,6 +170,65 @@ class HopGraphBuilder {
         add_site(plane->second, &forest == &network_ ? SiteKind::kNetwork : SiteKind::kHost);
     group_[at(site->second)] = group;
     return site->second;
+  }
+
+  /// The GPUs of an NVLink domain, and those that share a host.
+  void add_domains() {
+    std::vector<int32_t> joined(fabric_.domains.size());  // by NVLink domain: the lowest it is with
+    std::iota(joined.begin(), joined.end(), 0);
+    const auto first = [&](int32_t domain) {
+      while (joined[at(domain)] != domain) domain = joined[at(domain)];
+      return domain;
+    };
+    for (const Node& node : fabric_.nodes)
+      for (const int32_t gpu : node.gpus) {
+        const Gpu& one = fabric_.gpus[at(node.gpus[0])];
+        const Gpu& other = fabric_.gpus[at(gpu)];
+        if (one.hub < 0 || other.hub < 0) continue;
+        const int32_t a = first(one.domain), b = first(other.domain);
+        joined[at(std::max(a, b))] = std::min(a, b);
+      }
+    std::vector<int32_t> of;
+    for (const Gpu& gpu : fabric_.gpus) of.push_back(first(gpu.domain));
+    graph_.domains = make_groups(std::move(of));
+  }
+
+  void add_rails() {
+    std::vector<int32_t> joined(fabric_.gpus.size());  // by GPU: the lowest it is with
+    std::iota(joined.begin(), joined.end(), 0);
+    const auto first = [&](int32_t gpu) {
+      while (joined[at(gpu)] != gpu) gpu = joined[at(gpu)];
+      return gpu;
+    };
+    std::vector<int32_t> of_plane(graph_.planes.size(), -1);
+    for (const GpuPort& port : graph_.ports) {
+      if (graph_.is_local(port.site)) continue;
+      int32_t& other = of_plane[at(graph_.plane[at(port.site)])];
+      if (other < 0) other = port.gpu;
+      const int32_t a = first(port.gpu), b = first(other);
+      joined[at(std::max(a, b))] = std::min(a, b);
+    }
+    std::vector<int32_t> of;
+    for (int32_t gpu = 0; gpu < std::ssize(joined); ++gpu) of.push_back(first(gpu));
+    graph_.rails = make_groups(std::move(of));
+  }
+
+  /// Numbers the groups from 0.
+  GpuGroups make_groups(std::vector<int32_t> of) const {
+    GpuGroups groups;
+    std::vector<int32_t> number(of.size() + fabric_.domains.size(), -1);
+    for (size_t gpu = 0; gpu < of.size(); ++gpu) {
+      int32_t& group = number[at(of[gpu])];
+      if (group < 0) {
+        group = static_cast<int32_t>(groups.members.size());
+        groups.members.emplace_back();
+      }
+      of[gpu] = group;
+      if (graph_.first_port[gpu] < graph_.first_port[gpu + 1])
+        groups.members[at(group)].push_back(static_cast<int32_t>(gpu));
+    }
+    groups.of = std::move(of);
+    return groups;
   }
 
   void add_ways() {

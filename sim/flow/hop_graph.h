@@ -31,6 +31,12 @@ struct SiteWay {
   std::vector<int32_t> links;
 };
 
+/// A partition of GPUs, and its parts as far as GPUs have ports.
+struct GpuGroups {
+  std::vector<int32_t> of;  // by GPU
+  std::vector<std::vector<int32_t>> members;
+};
+
 /// A fabric as the hops that there are. A *site* is where ports meet: an NVSwitch, a bridge, a
 /// PCIe hub, or network switches that nothing ever limits between each other. Sites of one *plane*
 /// are joined, over links that may bind; a hop stays on its plane. GPUs relay, so that paths over
@@ -42,18 +48,17 @@ struct HopGraph {
   std::vector<double> rates;          // by link, bytes/s
   std::vector<GpuPort> ports;         // in order of GPUs
   std::vector<int32_t> first_port;    // by GPU, and one more
-  std::vector<int32_t> domain;        // by GPU
-  std::vector<std::vector<int32_t>> domains;  // GPUs with ports
+  GpuGroups domains;  // that NVLink or PCIe joins
+  GpuGroups rails;    // that the network joins: one with a spine
   std::vector<int32_t> plane;         // by site
   std::vector<int32_t> position;      // by site: number in its plane
   std::vector<SiteKind> kind;         // by site
   std::vector<std::vector<int32_t>> planes;                // sites
   std::vector<std::vector<SiteWay>> ways;  // by plane; then from * sites + to
 
-  /// Inside an NVLink domain.
+  /// Does the site join GPUs of one domain only?
   bool is_local(int32_t site) const {
-    const SiteKind k = kind[static_cast<size_t>(site)];
-    return k == SiteKind::kNvswitch || k == SiteKind::kBridge;
+    return kind[static_cast<size_t>(site)] != SiteKind::kNetwork;
   }
   std::span<const GpuPort> ports_of(int32_t gpu) const {
     const auto g = static_cast<size_t>(gpu);

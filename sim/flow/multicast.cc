@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "base/error.h"
@@ -19,10 +20,16 @@ constexpr double kFirstSharpness = 12, kLastSharpness = 1e5;
 constexpr double kIdlePrice = 1e-9;      // of a link that nothing binds: to save hops all the same
 constexpr double kMostExponent = 60;
 constexpr int64_t kFirstTrees = 2000;    // trees that the first pass makes, at least
-constexpr int kPasses = 2;               // before the sharpness doubles
+constexpr int kPasses = 30;              // before the sharpness doubles, at most
+constexpr double kLevelled = 0.5;        // of 1 / sharpness: what trees may cost more than they have to
+constexpr int64_t kSmall = 2'000'000;    // GPUs times classes: all GPUs are looked at for each class
 constexpr double kLevel = 1e-9;          // of prices: what counts as level
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+bool is_small(const HopGraph& graph, std::span<const Multicast> items) {
+  return std::ssize(graph.domains.of) * std::ssize(items) <= kSmall;
+}
 
 class FluidSolver {
  public:
@@ -31,7 +38,7 @@ class FluidSolver {
         items_(items),
         options_(options),
         prices_(graph),
-        finder_(graph, prices_),
+        finder_(graph, prices_, is_small(graph, items)),
         loads_(graph.rates.size(), 0),
         trees_(items.size()),
         diff_(graph.rates.size(), 0),
@@ -110,7 +117,9 @@ class FluidSolver {
         reference_ = fullest();
         if (done(reference_)) return;
         set_prices();
-        for (const size_t i : order_) level(i);
+        double paid = 0, saved = 0;
+        for (const size_t i : order_) level(i, paid, saved);
+        if (saved * sharpness_ < paid * kLevelled) break;
       }
       const double now = fullest();
       if (options_.at_least > 0 && now <= options_.at_least * (1 + options_.gap)) return;
@@ -151,7 +160,7 @@ class FluidSolver {
   }
 
   /// Moves bytes of a class from its dearest tree to the cheapest there is.
-  void level(size_t i) {
+  void level(size_t i, double& paid, double& saved) {
     std::vector<TreeShare>& trees = trees_[i];
     REFIT_CHECK(finder_.find(items_[i], hops_));
     double best = prices_.hops(hops_);
@@ -159,6 +168,7 @@ class FluidSolver {
     double worst_price = -1;
     for (size_t t = 0; t < trees.size(); ++t) {
       const double cost = prices_.hops(trees[t].hops);
+      paid += cost * trees[t].bytes;
       if (cost > worst_price) {
         worst = t;
         worst_price = cost;
@@ -168,6 +178,8 @@ class FluidSolver {
         hops_ = trees[t].hops;
       }
     }
+    for (const TreeShare& tree : trees)
+      saved += (prices_.hops(tree.hops) - best) * tree.bytes;
     if (best >= worst_price * (1 - kLevel)) return;
     add_diff(hops_, 1);
     add_diff(trees[worst].hops, -1);
@@ -210,27 +222,24 @@ class FluidSolver {
   }
 
   /// By how many bytes to follow the difference, at most `most`: until it costs nothing any more.
+  /// Newton's steps alternate with halves, since prices are too steep for the first alone.
   double find_step(double most) {
-    double low = 0, high = most;
-    double step = most;
-    for (int iteration = 0; iteration < 40 && high - low > most * 1e-7; ++iteration) {
-      double slope = 0, curve = 0;
+    double low = 0, high = most, step = most;
+    for (int iteration = 0; iteration < 60 && high - low > most * 1e-9; ++iteration) {
+      double slope = 0, curve = 0, size = 0;
       for (const int32_t link : changed_) {
         const double times = diff_[at(link)];
         if (times == 0) continue;
-        const double cost = price(link, loads_[at(link)] + step * times);
-        slope += times * cost;
-        curve += times * times * cost * sharpness_ / (graph_.rates[at(link)] * reference_);
+        const double cost = times * price(link, loads_[at(link)] + step * times);
+        slope += cost;
+        size += std::abs(cost);
+        curve += times * cost * sharpness_ / (graph_.rates[at(link)] * reference_);
       }
-      if (slope <= 0) {
-        if (step == most) return most;
-        low = step;
-      } else {
-        high = step;
-      }
+      if (slope <= 0 && step == most) return most;
+      if (std::abs(slope) <= size * kLevel) break;
+      (slope <= 0 ? low : high) = step;
       const double newton = step - slope / curve;
-      if (std::abs(newton - step) < most * 1e-8) break;
-      step = newton > low && newton < high ? newton : (low + high) / 2;
+      step = iteration % 2 == 1 && newton > low && newton < high ? newton : (low + high) / 2;
     }
     return step;
   }
@@ -270,10 +279,17 @@ double price_bound(const HopGraph& graph, std::span<const Multicast> items,
     weight += prices[link] * graph.rates[link];
   }
   if (!(weight > 0)) return 0;
-  TreeBound bound(graph, ports);
+  const bool small = is_small(graph, items);
+  TreeBound bound(graph, ports, graph.domains, small);
+  std::optional<TreeBound> by_rails;
+  if (small && graph.rails.members.size() > 1) by_rails.emplace(graph, ports, graph.rails, true);
   double total = 0;
-  for (const Multicast& item : items)
-    if (item.bytes > 0) total += item.bytes * bound.least(item);
+  for (const Multicast& item : items) {
+    if (!(item.bytes > 0)) continue;
+    double least = bound.least(item);
+    if (by_rails) least = std::max(least, by_rails->least(item));
+    total += item.bytes * least;
+  }
   return total / weight * kRoundDown;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 
@@ -9,6 +10,7 @@ namespace refit {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kMostHubs = 3;
 constexpr double kCheaper = 1 - 1e-9;  // what counts as cheaper when a tree is improved
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
@@ -59,12 +61,13 @@ double PortPrices::hops(std::span<const PortHop> hops) const {
   return total;
 }
 
-TreeFinder::TreeFinder(const HopGraph& graph, const PortPrices& prices)
+TreeFinder::TreeFinder(const HopGraph& graph, const PortPrices& prices, bool any_hubs)
     : graph_(graph),
       prices_(prices),
-      joined_(graph.domain.size(), 0),
-      needed_(graph.domain.size(), 0),
-      in_hop_(graph.domain.size()),
+      any_hubs_(any_hubs),
+      joined_(graph.domains.of.size(), 0),
+      needed_(graph.domains.of.size(), 0),
+      in_hop_(graph.domains.of.size()),
       offers_(graph.plane.size()) {}
 
 void TreeFinder::reset(const Multicast& item) {
@@ -104,31 +107,21 @@ void TreeFinder::join(int32_t gpu) {
 /// What the other GPUs of the domain could pass on.
 void TreeFinder::offer_relays(int32_t domain) {
   std::vector<Offer> relays;
-  for (const int32_t gpu : graph_.domains[at(domain)]) {
+  for (const int32_t gpu : graph_.domains.members[at(domain)]) {
     ++work_;
     if (joined_[at(gpu)] == round_) continue;
-    double cost = kInfinity;
-    PortHop relay;
-    for (int32_t p = graph_.first_port[at(gpu)]; p < graph_.first_port[at(gpu) + 1]; ++p) {
-      const GpuPort& port = graph_.ports[at(p)];
-      const Offer& offer = offers_[at(port.site)].best;
-      if (!port.receives || !graph_.is_local(port.site) || offer.port < 0 ||
-          offer.relay.from >= 0 || offer.cost + prices_.in(p) >= cost)
-        continue;
-      cost = offer.cost + prices_.in(p);
-      relay = {offer.port, p};
-    }
-    if (relay.from < 0) continue;
+    const Reach way = reach(gpu, true);
+    if (way.port < 0 || way.offer.relay.from >= 0) continue;
     for (int32_t p = graph_.first_port[at(gpu)]; p < graph_.first_port[at(gpu) + 1]; ++p) {
       const GpuPort& port = graph_.ports[at(p)];
       if (port.sends && graph_.kind[at(port.site)] != SiteKind::kNvswitch)
-        relays.push_back({cost + prices_.out(p), p, relay});
+        relays.push_back({way.cost + prices_.out(p), p, {way.offer.port, way.port}});
     }
   }
   for (const Offer& offer : relays) add_offer(offer);
 }
 
-TreeFinder::Reach TreeFinder::reach(int32_t gpu) const {
+TreeFinder::Reach TreeFinder::reach(int32_t gpu, bool local) const {
   Reach best;
   best.cost = kInfinity;
   const auto consider = [&](const Offer& offer, double way, int32_t port) {
@@ -143,7 +136,7 @@ TreeFinder::Reach TreeFinder::reach(int32_t gpu) const {
   };
   for (int32_t p = graph_.first_port[at(gpu)]; p < graph_.first_port[at(gpu) + 1]; ++p) {
     const GpuPort& port = graph_.ports[at(p)];
-    if (!port.receives) continue;
+    if (!port.receives || (local && !graph_.is_local(port.site))) continue;
     const int32_t plane = graph_.plane[at(port.site)];
     if (graph_.planes[at(plane)].size() == 1) {
       from(port.site, 0, p);
@@ -210,7 +203,7 @@ TreeFinder::Entry TreeFinder::best_entry(int32_t domain, std::span<const int32_t
   double fan_in = 0;
   if (needers.size() > 1)
     for (const int32_t gpu : needers) fan_in += local_cost(gpu, false);
-  for (const int32_t gpu : graph_.domains[at(domain)]) {
+  for (const int32_t gpu : graph_.domains.members[at(domain)]) {
     const Reach way = reach(gpu);
     const bool needs = needed_[at(gpu)] == round_;
     const size_t others = needers.size() - (needs ? 1 : 0);
@@ -229,7 +222,7 @@ TreeFinder::Entry TreeFinder::best_entry(int32_t domain, std::span<const int32_t
 double TreeFinder::way_on(int32_t domain, std::span<const int32_t> needers) const {
   double cost = kInfinity, local = kInfinity;
   for (const int32_t gpu : needers) local = std::min(local, local_cost(gpu, true));
-  for (const int32_t gpu : graph_.domains[at(domain)])
+  for (const int32_t gpu : graph_.domains.members[at(domain)])
     for (int32_t p = graph_.first_port[at(gpu)]; p < graph_.first_port[at(gpu) + 1]; ++p) {
       const GpuPort& port = graph_.ports[at(p)];
       if (!port.sends || graph_.is_local(port.site)) continue;
@@ -241,7 +234,7 @@ double TreeFinder::way_on(int32_t domain, std::span<const int32_t> needers) cons
 
 bool TreeFinder::find(const Multicast& item, std::vector<PortHop>& hops) {
   reset(item);
-  const auto domain_of = [&](int32_t gpu) { return graph_.domain[at(gpu)]; };
+  const auto domain_of = [&](int32_t gpu) { return graph_.domains.of[at(gpu)]; };
   std::vector<int32_t> holding;  // domains
   for (const int32_t gpu : item.holders) {
     in_hop_[at(gpu)] = {};
@@ -286,7 +279,7 @@ bool TreeFinder::find(const Multicast& item, std::vector<PortHop>& hops) {
     double least = kInfinity;
     for (size_t i = 0; i < to_enter.size(); ++i) {
       const Group& group = *to_enter[i];
-      work_ += std::ssize(graph_.domains[at(group.domain)]);
+      work_ += std::ssize(graph_.domains.members[at(group.domain)]);
       const double score = best_entry(group.domain, group.needers).score +
                            others * std::min(now, way_on(group.domain, group.needers));
       if (score < least) {
@@ -297,14 +290,15 @@ bool TreeFinder::find(const Multicast& item, std::vector<PortHop>& hops) {
     std::swap(to_enter[0], to_enter[first]);
   }
   for (const Group* group : to_enter) {
-    work_ += std::ssize(graph_.domains[at(group->domain)]);
+    work_ += std::ssize(graph_.domains.members[at(group->domain)]);
     const Entry entry = best_entry(group->domain, group->needers);
     if (entry.gpu < 0 || !attach(entry.gpu, entry.reach) || !attach_all(group->needers))
       return false;
     if (group != to_enter.back()) offer_relays(group->domain);
   }
-  improve(item);
+  move_all(item);
   write(hops);
+  if (any_hubs_) try_hubs(item, hops);
   return true;
 }
 
@@ -314,11 +308,8 @@ bool TreeFinder::is_below(int32_t gpu, int32_t above) const {
 }
 
 /// Moves every GPU to its cheapest sender that is not below it.
-void TreeFinder::improve(const Multicast& item) {
-  for (const int32_t site : touched_) offers_[at(site)] = {};
-  touched_.clear();
-  for (const int32_t gpu : item.holders) join(gpu);
-  for (const int32_t gpu : nodes_) join(gpu);
+void TreeFinder::move_all(const Multicast& item) {
+  offer_tree(item, false, false);
   for (const int32_t gpu : nodes_) {
     ++work_;
     const double now = prices_.hop(in_hop_[at(gpu)]);
@@ -326,6 +317,85 @@ void TreeFinder::improve(const Multicast& item) {
     if (way.port < 0 || !(way.cost < now * kCheaper)) continue;
     if (!is_below(gpu_of(way.offer.port), gpu)) in_hop_[at(gpu)] = {way.offer.port, way.port};
   }
+}
+
+/// The offers of all that are on the tree, or of holders only, and of peers that could relay.
+void TreeFinder::offer_tree(const Multicast& item, bool holders_only, bool relays) {
+  for (const int32_t site : touched_) offers_[at(site)] = {};
+  touched_.clear();
+  std::vector<int32_t> domains;
+  const auto offer = [&](int32_t gpu) {
+    join(gpu);
+    if (relays) domains.push_back(graph_.domains.of[at(gpu)]);
+  };
+  std::ranges::for_each(item.holders, offer);
+  if (!holders_only) std::ranges::for_each(nodes_, offer);
+  std::ranges::sort(domains);
+  domains.erase(std::unique(domains.begin(), domains.end()), domains.end());
+  for (const int32_t domain : domains) offer_relays(domain);
+}
+
+/// Lets GPUs elsewhere relay, one after the other, as long as that makes the tree cheaper.
+void TreeFinder::try_hubs(const Multicast& item, std::vector<PortHop>& hops) {
+  std::vector<PortHop> with_hub;
+  double least = prices_.hops(hops);
+  for (int hub = 0; hub < kMostHubs; ++hub) {
+    if (!add_hub(item)) return;
+    move_all(item);
+    write(with_hub);
+    const double cost = prices_.hops(with_hub);
+    if (!(cost < least * kCheaper)) return;
+    least = cost;
+    std::swap(hops, with_hub);
+  }
+}
+
+/// Lets the GPU relay that saves most, fed by a holder, or by a GPU of the tree, which then cannot
+/// gain from it.
+bool TreeFinder::add_hub(const Multicast& item) {
+  std::vector<Paid> paid;
+  for (const int32_t gpu : nodes_) {
+    const double now = prices_.hop(in_hop_[at(gpu)]);
+    for (int32_t p = graph_.first_port[at(gpu)]; p < graph_.first_port[at(gpu) + 1]; ++p)
+      if (graph_.ports[at(p)].receives && prices_.in(p) < now)
+        paid.push_back({gpu, graph_.ports[at(p)].site, now - prices_.in(p)});
+  }
+  double most = 0;
+  int32_t hub = -1;
+  Reach entry;
+  for (const bool holders_only : {true, false}) {
+    offer_tree(item, holders_only, true);
+    for (int32_t gpu = 0; gpu < std::ssize(graph_.domains.of); ++gpu) {
+      if (joined_[at(gpu)] == round_) continue;
+      ++work_;
+      const Reach way = reach(gpu);
+      if (way.port < 0) continue;
+      const int32_t feeder = way.offer.relay.from >= 0 ? way.offer.relay.from : way.offer.port;
+      const double saved = saved_by(gpu, gpu_of(feeder), paid);
+      if (saved - way.cost <= std::max(most, saved * (1 - kCheaper))) continue;
+      most = saved - way.cost;
+      hub = gpu;
+      entry = way;
+    }
+  }
+  return hub >= 0 && attach(hub, entry);
+}
+
+/// What GPUs of the tree would pay less if the hub sent to them; not those above its feeder.
+double TreeFinder::saved_by(int32_t hub, int32_t feeder, std::span<const Paid> paid) const {
+  double saved = 0, best = 0;  // of all, of one GPU over its ports
+  for (size_t i = 0; i < paid.size(); ++i) {
+    const Paid& item = paid[i];
+    for (int32_t p = graph_.first_port[at(hub)]; p < graph_.first_port[at(hub) + 1]; ++p) {
+      const GpuPort& port = graph_.ports[at(p)];
+      if (port.sends && graph_.plane[at(item.site)] == graph_.plane[at(port.site)])
+        best = std::max(best, item.cost - prices_.out(p) - prices_.way(port.site, item.site));
+    }
+    if (i + 1 < paid.size() && paid[i + 1].gpu == item.gpu) continue;
+    if (best > 0 && !is_below(feeder, item.gpu)) saved += best;
+    best = 0;
+  }
+  return saved;
 }
 
 /// Hops in order of depth, without relays that feed nobody.

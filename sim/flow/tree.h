@@ -39,7 +39,8 @@ class PortPrices {
 /// bind.
 class TreeFinder {
  public:
-  TreeFinder(const HopGraph& graph, const PortPrices& prices);
+  /// `any_hubs`: let GPUs of domains that neither hold nor need relay, too: O(GPUs) a tree.
+  TreeFinder(const HopGraph& graph, const PortPrices& prices, bool any_hubs);
 
   /// Hops from parents to children. False when some needer cannot be reached.
   bool find(const Multicast& item, std::vector<PortHop>& hops);
@@ -69,7 +70,7 @@ class TreeFinder {
   void join(int32_t gpu);
   void add_offer(const Offer& offer);
   void offer_relays(int32_t domain);
-  Reach reach(int32_t gpu) const;
+  Reach reach(int32_t gpu, bool local = false) const;  // local: from its own domain
   bool attach(int32_t gpu, const Reach& reach);
   bool attach_all(std::span<const int32_t> needers);
   struct Entry {
@@ -79,7 +80,16 @@ class TreeFinder {
   };
   Entry best_entry(int32_t domain, std::span<const int32_t> needers) const;
   double way_on(int32_t domain, std::span<const int32_t> needers) const;
-  void improve(const Multicast& item);
+  void move_all(const Multicast& item);
+  void offer_tree(const Multicast& item, bool holders_only, bool relays);
+  void try_hubs(const Multicast& item, std::vector<PortHop>& hops);
+  /// What a GPU of the tree pays now, less what receiving at the site costs.
+  struct Paid {
+    int32_t gpu = -1, site = -1;
+    double cost = 0;
+  };
+  bool add_hub(const Multicast& item);
+  double saved_by(int32_t hub, int32_t feeder, std::span<const Paid> paid) const;
   bool is_below(int32_t gpu, int32_t above) const;
   void write(std::vector<PortHop>& hops);
   double local_cost(int32_t gpu, bool out) const;
@@ -87,6 +97,7 @@ class TreeFinder {
 
   const HopGraph& graph_;
   const PortPrices& prices_;
+  const bool any_hubs_;
   int64_t work_ = 0;
   uint32_t round_ = 0;
   std::vector<uint32_t> joined_, needed_;  // by GPU: round in which it is on the tree, a needer

@@ -21,6 +21,8 @@ std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& o
                                   const std::vector<std::string>& strategies,
                                   const Progress& progress) {
   for (const std::string& name : strategies) find_strategy(name);
+  if (progress) progress("bound", 0);
+  const LowerBound bound = lower_bound(problem);
   std::vector<ComparedPlan> rows;
   for (const std::string& name : strategies) {
     if (progress)
@@ -30,7 +32,7 @@ std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& o
     SearchOptions how = options;
     how.strategy = name;
     try {
-      const Plan plan = search(problem, how);
+      const Plan plan = search(problem, how, bound);
       row.prediction = plan.prediction;
       row.schedule_s = schedule_time(problem, plan);
       row.totals = plan_totals(plan);

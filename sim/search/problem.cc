@@ -159,6 +159,21 @@ Problem reload_problem(const Plan& plan) {
   return problem;
 }
 
+std::vector<PriceGroup> saved_binding(const Plan& plan) {
+  const std::string* text = find_input(plan, kBoundInput);
+  if (text == nullptr) return {};
+  const PlanWorld world = load_world(plan);
+  const LowerBound bound = parse_bound(*text, "the plan's bound", world.fabric);
+  std::vector<uint8_t> sides(world.fabric.gpus.size(), 0);
+  for (const PlanRank& rank : plan.ranks) {
+    if (rank.gpu < 0 || static_cast<size_t>(rank.gpu) >= sides.size()) continue;
+    uint8_t& side = sides[static_cast<size_t>(rank.gpu)];
+    if (rank.train) side |= kTrainSide;
+    if (rank.gen) side |= kGenSide;
+  }
+  return group_prices(bound.prices, world.fabric, link_rates(world.fabric, world.cost), sides);
+}
+
 PlanWorld load_world(const Plan& plan, const std::string& fabric, const std::string& cost) {
   const Value options = parse_options(plan);
   const auto kept_nodes = static_cast<int32_t>(options.at("nodes").as_int(1, 1 << 20));

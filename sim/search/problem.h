@@ -33,6 +33,9 @@ Problem reload_problem(const Plan& plan);
 /// The name of the model that a plan was made for.
 std::string model_name(const Plan& plan);
 
+/// What binds, by the bound that a plan keeps; nothing when it keeps none.
+std::vector<PriceGroup> saved_binding(const Plan& plan);
+
 /// Fabric and cost model as the plan keeps them; `cost` (a name or path) and `fabric` replace the
 /// plan's own where not empty.
 struct PlanWorld {

@@ -55,7 +55,7 @@ class RefitRouter {
  public:
   RefitRouter(const Problem& problem, uint64_t seed, bool chained, Relays relays)
       : problem_(problem), load_(problem), random_(seed), chained_(chained), relays_(relays) {
-    target_ = lower_bound(problem).seconds;
+    target_ = cut_bound(problem).seconds;
   }
 
   Routing run() {

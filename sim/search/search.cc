@@ -107,17 +107,27 @@ std::vector<double> usable_rates(const Problem& problem) {
 }
 
 LowerBound lower_bound(const Problem& problem) {
+  return lower_bound(problem.demand, problem.train, problem.gen, problem.fabric,
+                     problem.gpu_of_rank, usable_rates(problem));
+}
+
+LowerBound cut_bound(const Problem& problem) {
   return cut_bound(problem.demand, problem.train, problem.gen, problem.fabric, problem.gpu_of_rank,
                    usable_rates(problem));
 }
 
 Plan search(const Problem& problem, const SearchOptions& options, const Progress& progress) {
+  find_strategy(options.strategy);  // before the work
+  if (progress) progress("bound", 0);
+  return search(problem, options, lower_bound(problem), progress);
+}
+
+Plan search(const Problem& problem, const SearchOptions& options, const LowerBound& bound,
+            const Progress& progress) {
   const auto report = [&](const char* phase, double part) {
     if (progress) progress(phase, part);
   };
   const Strategy& strategy = find_strategy(options.strategy);
-  report("bound", 0);
-  const LowerBound bound = lower_bound(problem);
   report("plan", 0.1);
   Plan plan = plan_with_casts(problem, strategy, options);
   report("check, simulate", 0.5);
@@ -136,6 +146,8 @@ Plan search(const Problem& problem, const SearchOptions& options, const Progress
                      .estimated_s = estimate(plan, problem.fabric, problem.cost),
                      .lower_bound_s = bound.seconds,
                      .bound_reason = bound.reason};
+  std::erase_if(plan.inputs, [](const auto& input) { return input.first == kBoundInput; });
+  plan.inputs.emplace_back(kBoundInput, print_bound(bound, problem.fabric));
   report("done", 1);
   return plan;
 }

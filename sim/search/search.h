@@ -42,8 +42,9 @@ struct SearchOptions {
 /// since no process there could send, receive or relay. What bound, search and simulator agree on.
 std::vector<double> usable_rates(const Problem& problem);
 
-/// The cut bound of the problem on its usable links.
+/// The bound of the problem on its usable links: of cuts and prices, and of cuts alone.
 LowerBound lower_bound(const Problem& problem);
+LowerBound cut_bound(const Problem& problem);
 
 /// Called with what is being done and how much of it, 0..1.
 using Progress = std::function<void(const std::string& phase, double part)>;
@@ -51,6 +52,10 @@ using Progress = std::function<void(const std::string& phase, double part)>;
 /// Plans the problem with the named strategy, checks the plan (a fault is a broken invariant of
 /// ours and raises an Error of kind kWork), bounds and simulates it, and fills in the prediction.
 Plan search(const Problem& problem, const SearchOptions& options, const Progress& progress = {});
+
+/// The same with a bound that is known already.
+Plan search(const Problem& problem, const SearchOptions& options, const LowerBound& bound,
+            const Progress& progress = {});
 
 /// Names of all strategies, with one line each.
 std::vector<std::pair<std::string, std::string>> list_strategies();

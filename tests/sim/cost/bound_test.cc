@@ -53,6 +53,10 @@ struct Case {
     demand.classes.push_back(item);
   }
 
+  LowerBound full_bound() const {
+    return lower_bound(demand, train, gen, fabric, gpu_of_rank, link_rates(fabric, CostModel()));
+  }
+
   LowerBound bound() const {
     return cut_bound(demand, train, gen, fabric, gpu_of_rank, link_rates(fabric, CostModel()));
   }
@@ -134,7 +138,154 @@ TEST(CutBound, RailEgressOverTheSpine) {
   for (size_t i = 0; i < 4; ++i) c.add({rail0[i]}, {rail1[(i + 1) % 4]}, kGB);
   const LowerBound bound = c.bound();
   EXPECT_DOUBLE_EQ(bound.seconds, 4.0 / 10);
-  EXPECT_EQ(bound.reason, "egress of rail 0: 4 GB at 10 GB/s");
+  EXPECT_EQ(bound.reason, "egress of rail 0: 4 GB at 10 GB/s over the spine");
+}
+
+/// Two pods of two leaves, each leaf with a node of two GPUs; ways up of the rates given.
+Fabric make_pods(const std::string& leaf_up, const std::string& pod_up) {
+  return make_fabric({fmt::format("name: pods\n"
+                                  "default_cost: nominal\n"
+                                  "node: {{gpus: 2, nvlink: 100GB/s, nvlink_latency: 300ns, nics: 2, "
+                                  "nic: 10GB/s, nic_latency: 1us}}\n"
+                                  "network:\n"
+                                  "  kind: switches\n"
+                                  "  switches:\n"
+                                  "  - {{name: core}}\n"
+                                  "  - {{name: pod0, parent: core, up: {1}, latency: 1us}}\n"
+                                  "  - {{name: pod1, parent: core, up: {1}, latency: 1us}}\n"
+                                  "  - {{name: leaf0, parent: pod0, up: {0}, latency: 1us}}\n"
+                                  "  - {{name: leaf1, parent: pod0, up: {0}, latency: 1us}}\n"
+                                  "  - {{name: leaf2, parent: pod1, up: {0}, latency: 1us}}\n"
+                                  "  - {{name: leaf3, parent: pod1, up: {0}, latency: 1us}}\n"
+                                  "hosts:\n"
+                                  "- {{name: a, leaves: [leaf0]}}\n"
+                                  "- {{name: b, leaves: [leaf1]}}\n"
+                                  "- {{name: c, leaves: [leaf2]}}\n"
+                                  "- {{name: d, leaves: [leaf3]}}\n",
+                                  leaf_up, pod_up),
+                      "pods.yaml"},
+                     4);
+}
+
+// A node takes 20 GB/s, its leaf 15, a pod of two leaves 20 over the core: the way to the core is
+// the tightest, then with a wider one that of the leaves.
+TEST(CutBound, PodsAndLeaves) {
+  for (const bool into : {true, false}) {
+    Case pods(make_pods("15GB/s", "20GB/s"), range(0, 4), range(4, 8));
+    for (int32_t rank = 0; rank < 4; ++rank) pods.add({rank}, {rank + 4}, 5 * kGB);
+    pods.add({0, 1}, {1}, kGB);
+    LowerBound bound = pods.bound();
+    EXPECT_DOUBLE_EQ(bound.seconds, 20.0 / 20);
+    EXPECT_EQ(bound.reason, "ingress of switch pod1: 20 GB at 20 GB/s over the spine");
+    ASSERT_EQ(bound.prices.size(), 1u);
+    EXPECT_EQ(pods.fabric.links[static_cast<size_t>(bound.prices[0].link)].name, "pod1.down");
+    EXPECT_DOUBLE_EQ(bound.prices[0].price, 1 / 20e9);
+
+    Case leaves(make_pods("15GB/s", "30GB/s"), into ? range(0, 4) : range(4, 6),
+                into ? range(4, 6) : range(0, 4));
+    leaves.add({into ? 0 : 4}, {into ? 4 : 0}, 6 * kGB);
+    leaves.add({into ? 2 : 5}, {into ? 5 : 2}, 6 * kGB);
+    bound = leaves.bound();
+    EXPECT_DOUBLE_EQ(bound.seconds, 12.0 / 15);
+    EXPECT_EQ(bound.reason, into ? "ingress of switch leaf2: 12 GB at 15 GB/s over the spine"
+                                 : "egress of switch leaf2: 12 GB at 15 GB/s over the spine");
+  }
+}
+
+// A leaf that is a rail is named as one: switches are not looked at again.
+TEST(CutBound, TwoToOne) {
+  SmallFabric small;
+  small.nvlink = false;
+  small.network = "{kind: rail-optimized, oversubscription: 2}";
+  Case c(small.make(4), {0, 4, 8, 12}, {1, 5, 9, 13});
+  for (int32_t i = 0; i < 4; ++i) c.add({4 * i}, {4 * ((i + 1) % 4) + 1}, kGB);
+  EXPECT_EQ(c.bound().reason, "egress of rail 0: 4 GB at 20 GB/s over the spine");
+}
+
+// The links of the cut have prices that add up to 1, and with them the price bound is the cut's.
+TEST(CutBound, PricesOfTheCut) {
+  Case c(make_named("dgx-h100", 3), range(0, 16), range(16, 24));
+  for (int32_t part = 0; part < 8; ++part) c.add({part, part + 8}, range(16, 24), 8 * kGB);
+  const LowerBound bound = c.bound();
+  EXPECT_EQ(bound.prices.size(), 8u);
+  std::vector<double> prices(c.fabric.links.size(), 0);
+  for (const LinkPrice& item : bound.prices) prices[static_cast<size_t>(item.link)] = item.price;
+  const HopGraph graph = make_hop_graph(c.fabric, link_rates(c.fabric, CostModel()));
+  EXPECT_NEAR(price_bound(graph, make_multicasts(c.demand, c.gpu_of_rank), prices), bound.seconds,
+              1e-8 * bound.seconds);
+}
+
+// ForestColl's optima of all-gathers among H100s: the cuts reach them.
+TEST(CutBound, AllGathers) {
+  const std::pair<int32_t, double> optima[] = {{8, 514.29},  {16, 533.33},  {32, 516.13},
+                                               {64, 457.14}, {128, 426.67}, {256, 412.90}};
+  for (const auto& [gpus, algbw] : optima) {
+    Case c(make_named("dgx-h100-rail-only", gpus / 8), range(0, gpus), range(0, gpus));
+    for (int32_t gpu = 0; gpu < gpus; ++gpu) c.add({gpu}, range(0, gpus), kGB);
+    EXPECT_NEAR(gpus / c.bound().seconds, algbw, 0.005) << gpus;
+  }
+  Case c(make_named("dgx-h100", 1), range(0, 8), range(0, 8));
+  for (int32_t gpu = 0; gpu < 8; ++gpu) c.add({gpu}, range(0, 8), kGB);
+  EXPECT_NEAR(8 / c.bound().seconds, 571.43, 0.005);
+}
+
+TEST(LowerBoundTest, KeepsTheCutWherePricesAreNoBetter) {
+  Case c(make_named("dgx-h100", 3), range(0, 16), range(16, 24));
+  for (int32_t part = 0; part < 8; ++part) c.add({part, part + 8}, range(16, 24), 8 * kGB);
+  const LowerBound bound = c.full_bound();
+  EXPECT_FALSE(bound.from_prices);
+  EXPECT_EQ(bound.reason, "ingress of node n2: 64 GB at 400 GB/s");
+  ASSERT_EQ(bound.binding.size(), 1u);
+  EXPECT_EQ(bound.binding[0].name, "NICs into gen ranks");
+  EXPECT_EQ(bound.binding[0].links, 8);
+  EXPECT_NEAR(bound.binding[0].share, 1, 1e-9);
+}
+
+/// Without NVLink: 20 GB that ranks 0 and 2 hold, of four train ranks with a NIC of 10 GB/s each,
+/// are needed in four parts. Neither of the two has to send any of it, and all train ranks could
+/// send at 40 GB/s; together the two take a second.
+Case two_of_four() {
+  SmallFabric small;
+  small.nvlink = false;
+  small.gpus = small.nics = 1;
+  small.network = "{kind: flat}";
+  Case c(small.make(8), range(0, 4), range(4, 8));
+  for (int32_t rank = 4; rank < 8; ++rank) c.add({0, 2}, {rank}, 5 * kGB);
+  return c;
+}
+
+TEST(LowerBoundTest, PricesSeeWhatNoCutDoes) {
+  const Case c = two_of_four();
+  EXPECT_DOUBLE_EQ(c.bound().seconds, 0.5);
+  const LowerBound bound = c.full_bound();
+  EXPECT_TRUE(bound.from_prices);
+  EXPECT_LE(bound.seconds, 1);
+  EXPECT_GE(bound.seconds, 0.998);
+  EXPECT_EQ(bound.reason, "prices: 100 % NICs out of train ranks");
+  double weight = 0;
+  for (const LinkPrice& item : bound.prices) weight += item.price * 10e9;
+  EXPECT_NEAR(weight, 1, 1e-5);
+}
+
+TEST(LowerBoundTest, TextAndBack) {
+  const Case c = two_of_four();
+  const LowerBound bound = c.full_bound();
+  const LowerBound back = parse_bound(print_bound(bound, c.fabric), "bound", c.fabric);
+  EXPECT_EQ(back.seconds, bound.seconds);
+  EXPECT_EQ(back.reason, bound.reason);
+  EXPECT_EQ(back.from_prices, bound.from_prices);
+  ASSERT_EQ(back.prices.size(), bound.prices.size());
+  EXPECT_EQ(back.prices, bound.prices);
+  // What is saved proves the bound.
+  std::vector<double> prices(c.fabric.links.size(), 0);
+  for (const LinkPrice& item : back.prices) prices[static_cast<size_t>(item.link)] = item.price;
+  const HopGraph graph = make_hop_graph(c.fabric, link_rates(c.fabric, CostModel()));
+  EXPECT_EQ(price_bound(graph, make_multicasts(c.demand, c.gpu_of_rank), prices), bound.seconds);
+  const std::string text = print_bound(bound, c.fabric);
+  expect_refused([&] { parse_bound(with_change(text, "n0.", "n77."), "bound", c.fabric); },
+                 {"bound", "n77.nic0.out", "a link of the fabric"});
+  expect_refused([&] { parse_bound(with_change(text, "seconds", "second"), "bound", c.fabric); },
+                 {"seconds"});
 }
 
 TEST(CutBound, LocalCopiesCostNothing) {

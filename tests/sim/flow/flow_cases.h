@@ -45,7 +45,7 @@ inline Fabric random_fabric(std::mt19937& random, int32_t nodes, int32_t gpus) {
       node += fmt::format(", nvlink: {}GB/s, nvlink_latency: 1us", rates[below(4)]);
       domain = fmt::format("domain: {{nodes: {}}}\n", below(3) == 0 ? 2 : 1);
   }
-  if (below(6) == 0) {
+  if (domain.empty() && node.find("bridges") == std::string::npos && below(3) == 0) {
     std::string list;
     for (int32_t gpu = 0; gpu < gpus; ++gpu) list += fmt::format("{}{}", gpu > 0 ? ", " : "", gpu);
     node += fmt::format(

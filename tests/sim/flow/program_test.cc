@@ -17,17 +17,17 @@ using testing::random_multicast;
 
 constexpr double kGB = 1e9;
 
-// 4 GB from one GPU to three others behind one NVSwitch of 100 GB/s: 0.04 s, since each that has
-// some passes it on. With two only to reach, as fast.
+// 4 GB from one GPU to three others behind one NVSwitch of 100 GB/s: each that has some passes it
+// on, and 10 GB/s of it may go over the NICs of another node.
 TEST(FlowProgram, HandCases) {
   const Fabric fabric = make_fabric(
       {"name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 100GB/s, nvlink_latency: 1us, "
-       "nics: 4, nic: 10GB/s, nic_latency: 1us}\nnetwork: {kind: rail-only}\n",
+       "nics: 4, nic: 10GB/s, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: rail-only}\n",
        "small.yaml"},
       2);
   const std::vector<double> rates = nominal_rates(fabric);
   const std::vector<Multicast> broadcast = {{{0}, {1, 2, 3}, 4 * kGB}};
-  EXPECT_NEAR(flow_program(fabric, rates, broadcast), 0.04, 1e-9);
+  EXPECT_NEAR(flow_program(fabric, rates, broadcast), 4.0 / 110, 1e-9);
   // To another node: over its own NIC and those of three peers.
   const std::vector<Multicast> across = {{{0}, {4}, 4 * kGB}};
   EXPECT_NEAR(flow_program(fabric, rates, across), 0.1, 1e-9);
@@ -60,9 +60,6 @@ TEST(PriceBound, WithinOnePercentOfTheFlowProgram) {
     EXPECT_GE(fluid.seconds, optimum * (1 - 1e-7)) << "round " << round;
     close += fluid.bound >= optimum * 0.99;
     level += fluid.seconds <= optimum * 1.01;
-    if (fluid.bound < optimum * 0.99)
-      fmt::print("round {}: bound {:.4f}, fluid {:.4f} of the optimum; {}\n", round,
-                 fluid.bound / optimum, fluid.seconds / optimum, fabric.links.size());
     worst = std::min(worst, fluid.bound / optimum);
     worst_fluid = std::max(worst_fluid, fluid.seconds / optimum);
   }

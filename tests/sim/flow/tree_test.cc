@@ -77,7 +77,7 @@ double plain_cheapest(const Multicast& item, const std::vector<std::vector<doubl
 /// What the hops add up to, if they are a tree as they should be.
 double price_of_tree(const HopGraph& graph, const PortPrices& prices, const Multicast& item,
                      const std::vector<PortHop>& hops) {
-  std::vector<char> has(graph.domain.size(), 0);
+  std::vector<char> has(graph.domains.of.size(), 0);
   for (const int32_t gpu : item.holders) has[at(gpu)] = 1;
   double total = 0;
   for (const PortHop& hop : hops) {
@@ -109,14 +109,14 @@ TEST(Trees, AroundTheCheapestOfAll) {
       prices.set(static_cast<int32_t>(link), static_cast<double>(random() % (few ? 3 : 1000)));
     const Multicast item = random_multicast(random, nodes * gpus, 3, 2);
     const double exact = plain_cheapest(item, route_prices(fabric, prices));
-    TreeFinder finder(graph, prices);
+    TreeFinder finder(graph, prices, true);
     std::vector<PortHop> hops;
     const bool reached = finder.find(item, hops);
     ASSERT_EQ(reached, exact < kInfinity) << "round " << round;
     if (!reached) continue;
     const double found = price_of_tree(graph, prices, item, hops);
     EXPECT_NEAR(found, prices.hops(hops), 1e-9 * found);
-    const double bound = TreeBound(graph, prices).least(item);
+    const double bound = TreeBound(graph, prices, random() % 2 == 0 ? graph.domains : graph.rails, true).least(item);
     EXPECT_GE(found, exact * (1 - 1e-12)) << "round " << round;
     EXPECT_LE(bound, exact * (1 + 1e-12)) << "round " << round;
     if (exact == 0) continue;
@@ -139,7 +139,7 @@ TEST(Trees, AroundTheCheapestOfAll) {
 TEST(Trees, EntryAndFanOut) {
   const Fabric fabric = make_fabric(
       {"name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 100GB/s, nvlink_latency: 1us, "
-       "nics: 4, nic: 10GB/s, nic_latency: 1us}\nnetwork: {kind: rail-optimized, oversubscription: "
+       "nics: 4, nic: 10GB/s, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: rail-optimized, oversubscription: "
        "1}\n",
        "small.yaml"},
       2);
@@ -153,12 +153,12 @@ TEST(Trees, EntryAndFanOut) {
     set(fabric.nics[gpu].in, gpu == 5 ? 10 : 20);
   }
   const Multicast item = {{0}, {4, 5, 6, 7}, 1e9};
-  TreeFinder finder(graph, prices);
+  TreeFinder finder(graph, prices, true);
   std::vector<PortHop> hops;
   ASSERT_TRUE(finder.find(item, hops));
   // 0 to 5: 10 + 10; 5 to 6: 2 + 1; 6 to 4 and to 7: 1 + 1 each.
   EXPECT_DOUBLE_EQ(price_of_tree(graph, prices, item, hops), 20 + 3 + 4);
-  EXPECT_LE(TreeBound(graph, prices).least(item), 27);
+  EXPECT_LE(TreeBound(graph, prices, graph.domains, true).least(item), 27);
 }
 
 }  // namespace
