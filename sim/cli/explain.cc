@@ -322,25 +322,24 @@ Json Explanation::json(const Simulation& simulation) const {
   for (const Sensitivity& s : sensitivities_)
     helps.push_back({{"change", s.change}, {"refit_s", s.refit_s}});
   const ChainSplit parts = split();
-  return {
-      {"predicted_s", timeline_.refit_s},
-      {"saved_predicted_s", plan_.prediction.predicted_s},
-      {"bound",
-       {{"seconds", plan_.prediction.lower_bound_s},
-        {"reason", plan_.prediction.bound_reason},
-        {"binding", Json::parse(binding_json(binding_))}}},
-      {"fabric", fabric_.name},
-      {"cost", simulation.world.cost.name},
-      {"target", target_.name},
-      {"chain_s", target_.seconds()},
-      {"split",
-       {{"alone_s", parts.alone_s},
-        {"shared_s", parts.shared_s},
-        {"start_s", parts.start_s},
-        {"staging_s", parts.staging_s}}},
-      {"chain", chain},
-      {"links", links},
-      {"helps", helps}};
+  return {{"predicted_s", timeline_.refit_s},
+          {"saved_predicted_s", plan_.prediction.predicted_s},
+          {"bound",
+           {{"seconds", plan_.prediction.lower_bound_s},
+            {"reason", plan_.prediction.bound_reason},
+            {"binding", Json::parse(binding_json(binding_))}}},
+          {"fabric", fabric_.name},
+          {"cost", simulation.world.cost.name},
+          {"target", target_.name},
+          {"chain_s", target_.seconds()},
+          {"split",
+           {{"alone_s", parts.alone_s},
+            {"shared_s", parts.shared_s},
+            {"start_s", parts.start_s},
+            {"staging_s", parts.staging_s}}},
+          {"chain", chain},
+          {"links", links},
+          {"helps", helps}};
 }
 
 }  // namespace

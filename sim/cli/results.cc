@@ -83,6 +83,7 @@ std::string bound_json(const LowerBound& bound) {
   return Json{{"lower_bound_s", bound.seconds},
               {"bound_reason", bound.reason},
               {"cut_s", bound.cut.seconds()},
+              {"fluid_s", bound.fluid_s},
               {"bytes", bound.cut.bytes},
               {"capacity_bytes_per_s", bound.cut.capacity},
               {"binding", Json::parse(binding_json(bound.binding))}}

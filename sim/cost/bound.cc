@@ -264,10 +264,10 @@ LowerBound cut_bound(const Demand& demand, const Layout& train, const Layout& ge
     if (fabric.links[static_cast<size_t>(link)].kind == LinkKind::kSpine) spine += rate;
   }
   for (const int32_t link : links) bound.prices.push_back({link, 1 / total});
-  bound.reason = fmt::format(
-      "{} of {}: {} at {}{}", bound.cut.into ? "ingress" : "egress", cut_name(bound.cut, fabric),
-      print_bytes(static_cast<double>(bound.cut.bytes)), print_rate(bound.cut.capacity),
-      spine > total / 2 ? " over the spine" : "");
+  bound.reason =
+      fmt::format("{} of {}: {} at {}{}", bound.cut.into ? "ingress" : "egress",
+                  cut_name(bound.cut, fabric), print_bytes(static_cast<double>(bound.cut.bytes)),
+                  print_rate(bound.cut.capacity), spine > total / 2 ? " over the spine" : "");
   return bound;
 }
 

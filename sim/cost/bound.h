@@ -44,6 +44,8 @@ struct LowerBound {
   std::string reason;               // "ingress of node n4: 61.1 GB at 400 GB/s"
   std::vector<LinkPrice> prices;    // of the links of the cut, or those that give the bound
   std::vector<PriceGroup> binding;  // what they add up to, by lower_bound
+  double fluid_s = 0;  // what a fractional routing needs, without order and start-ups, by the same;
+                       // no bound can be above it
 };
 
 /// Lower bound on the time of any schedule, whatever its routes (DESIGN.md section 6). Let B be

@@ -14,9 +14,9 @@
 namespace refit {
 namespace {
 
-constexpr double kNoticeable = 1e-4;    // a price bound that is not better by that is not worth it
-constexpr double kSmallestShare = 1e-7; // of a link that keeps its price
-constexpr double kNamedShare = 0.05;    // of a group that the reason names
+constexpr double kNoticeable = 1e-4;     // a price bound that is not better by that is not worth it
+constexpr double kSmallestShare = 1e-7;  // of a link that keeps its price
+constexpr double kNamedShare = 0.05;     // of a group that the reason names
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -114,6 +114,7 @@ void try_prices(LowerBound& bound, const Demand& demand, const Fabric& fabric,
   const HopGraph graph = make_hop_graph(fabric, rates);
   const std::vector<Multicast> items = make_multicasts(demand, gpu_of_rank);
   const FluidRouting fluid = route_fluid(graph, items, {.at_least = bound.seconds});
+  bound.fluid_s = fluid.seconds;
   if (!(fluid.bound > bound.seconds * (1 + kNoticeable))) return;
   std::vector<double> rounded(rates.size(), 0);
   std::vector<LinkPrice> prices;
@@ -152,9 +153,9 @@ LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& 
 }
 
 std::string print_bound(const LowerBound& bound, const Fabric& fabric) {
-  std::string text = fmt::format("seconds: {}\nfrom_prices: {}\nreason: {}\nprices:{}\n",
-                                 bound.seconds, bound.from_prices, quoted(bound.reason),
-                                 bound.prices.empty() ? " []" : "");
+  std::string text =
+      fmt::format("seconds: {}\nfrom_prices: {}\nreason: {}\nprices:{}\n", bound.seconds,
+                  bound.from_prices, quoted(bound.reason), bound.prices.empty() ? " []" : "");
   std::map<std::string, std::vector<std::string>> links;  // by price
   for (const LinkPrice& item : bound.prices)
     links[print_price(item.price)].push_back(fabric.links[at(item.link)].name);

@@ -99,8 +99,10 @@ class HopGraphBuilder {
   void make_forests() {
     const auto top = static_cast<int32_t>(fabric_.leaves.size());
     for (const Switch& leaf : fabric_.leaves)
-      network_.add(leaf.parent >= 0 ? leaf.parent : fabric_.spine >= 0 ? top : -1, leaf.up,
-                   leaf.down);
+      network_.add(leaf.parent >= 0     ? leaf.parent
+                   : fabric_.spine >= 0 ? top
+                                        : -1,
+                   leaf.up, leaf.down);
     network_.add(-1, -1, -1);
     // The hubs of a node that have no parent are joined by its host.
     const auto hosts = static_cast<int32_t>(fabric_.hubs.size());
@@ -119,8 +121,7 @@ class HopGraphBuilder {
   }
 
   bool is_up(const std::vector<int32_t>& links) const {
-    return std::ranges::all_of(links,
-                               [&](int32_t link) { return graph_.rates[at(link)] > 0; });
+    return std::ranges::all_of(links, [&](int32_t link) { return graph_.rates[at(link)] > 0; });
   }
 
   int32_t add_plane() {
@@ -238,8 +239,7 @@ class HopGraphBuilder {
         for (const int32_t to : sites) {
           SiteWay way = {true, {}};
           if (from != to) {
-            const Forest& forest =
-                graph_.kind[at(from)] == SiteKind::kNetwork ? network_ : hubs_;
+            const Forest& forest = graph_.kind[at(from)] == SiteKind::kNetwork ? network_ : hubs_;
             way.links = forest.path(group_[at(from)], group_[at(to)]);
             way.open = is_up(way.links);
           }

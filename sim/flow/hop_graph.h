@@ -45,16 +45,16 @@ struct GpuGroups {
 /// Links of rate 0 are left out, with the ports that need them. Several NICs of a GPU are several
 /// ports.
 struct HopGraph {
-  std::vector<double> rates;          // by link, bytes/s
-  std::vector<GpuPort> ports;         // in order of GPUs
-  std::vector<int32_t> first_port;    // by GPU, and one more
-  GpuGroups domains;  // that NVLink or PCIe joins
-  GpuGroups rails;    // that the network joins: one with a spine
-  std::vector<int32_t> plane;         // by site
-  std::vector<int32_t> position;      // by site: number in its plane
-  std::vector<SiteKind> kind;         // by site
-  std::vector<std::vector<int32_t>> planes;                // sites
-  std::vector<std::vector<SiteWay>> ways;  // by plane; then from * sites + to
+  std::vector<double> rates;                 // by link, bytes/s
+  std::vector<GpuPort> ports;                // in order of GPUs
+  std::vector<int32_t> first_port;           // by GPU, and one more
+  GpuGroups domains;                         // that NVLink or PCIe joins
+  GpuGroups rails;                           // that the network joins: one with a spine
+  std::vector<int32_t> plane;                // by site
+  std::vector<int32_t> position;             // by site: number in its plane
+  std::vector<SiteKind> kind;                // by site
+  std::vector<std::vector<int32_t>> planes;  // sites
+  std::vector<std::vector<SiteWay>> ways;    // by plane; then from * sites + to
 
   /// Does the site join GPUs of one domain only?
   bool is_local(int32_t site) const {

@@ -17,13 +17,13 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRoundDown = 1 - 1e-9;  // more than sums of a million terms are off
 constexpr double kFirstSharpness = 12, kLastSharpness = 1e5;
-constexpr double kIdlePrice = 1e-9;      // of a link that nothing binds: to save hops all the same
+constexpr double kIdlePrice = 1e-9;  // of a link that nothing binds: to save hops all the same
 constexpr double kMostExponent = 60;
-constexpr int64_t kFirstTrees = 2000;    // trees that the first pass makes, at least
-constexpr int kPasses = 30;              // before the sharpness doubles, at most
-constexpr double kLevelled = 0.5;        // of 1 / sharpness: what trees may cost more than they have to
-constexpr int64_t kSmall = 2'000'000;    // GPUs times classes: all GPUs are looked at for each class
-constexpr double kLevel = 1e-9;          // of prices: what counts as level
+constexpr int64_t kFirstTrees = 2000;  // trees that the first pass makes, at least
+constexpr int kPasses = 30;            // before the sharpness doubles, at most
+constexpr double kLevelled = 0.5;  // of 1 / sharpness: what trees may cost more than they have to
+constexpr int64_t kSmall = 2'000'000;  // GPUs times classes: all GPUs are looked at for each class
+constexpr double kLevel = 1e-9;        // of prices: what counts as level
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -178,8 +178,7 @@ class FluidSolver {
         hops_ = trees[t].hops;
       }
     }
-    for (const TreeShare& tree : trees)
-      saved += (prices_.hops(tree.hops) - best) * tree.bytes;
+    for (const TreeShare& tree : trees) saved += (prices_.hops(tree.hops) - best) * tree.bytes;
     if (best >= worst_price * (1 - kLevel)) return;
     add_diff(hops_, 1);
     add_diff(trees[worst].hops, -1);
@@ -249,8 +248,8 @@ class FluidSolver {
   const FluidOptions options_;
   PortPrices prices_;
   TreeFinder finder_;
-  std::vector<size_t> order_;               // items that have something to move
-  std::vector<double> loads_;               // by link, bytes
+  std::vector<size_t> order_;                  // items that have something to move
+  std::vector<double> loads_;                  // by link, bytes
   std::vector<std::vector<TreeShare>> trees_;  // by item
   double sharpness_ = 0, reference_ = 0;
   std::vector<PortHop> hops_;

@@ -24,7 +24,8 @@ std::vector<int32_t> colour_links(const HopGraph& graph, std::span<const Multica
   // Sums of hashes: of sets whose order does not matter.
   const auto rate = [&](int32_t link) { return std::bit_cast<uint64_t>(graph.rates[at(link)]); };
   const size_t gpus = graph.domains.of.size();
-  std::vector<uint64_t> colour(gpus, 0), site(graph.plane.size(), 0), domain(graph.domains.members.size());
+  std::vector<uint64_t> colour(gpus, 0), site(graph.plane.size(), 0),
+      domain(graph.domains.members.size());
   for (const GpuPort& port : graph.ports) {
     uint64_t of_port = static_cast<uint64_t>(graph.kind[at(port.site)]);
     for (const int32_t link : port.out) of_port = mix(of_port, rate(link));
@@ -34,7 +35,8 @@ std::vector<int32_t> colour_links(const HopGraph& graph, std::span<const Multica
   for (int round = 0; round < kRounds; ++round) {
     std::ranges::fill(domain, 0);
     std::ranges::fill(site, 0);
-    for (size_t gpu = 0; gpu < gpus; ++gpu) domain[at(graph.domains.of[gpu])] += mix(colour[gpu], 2);
+    for (size_t gpu = 0; gpu < gpus; ++gpu)
+      domain[at(graph.domains.of[gpu])] += mix(colour[gpu], 2);
     for (const GpuPort& port : graph.ports) site[at(port.site)] += mix(colour[at(port.gpu)], 3);
     std::vector<uint64_t> next(gpus, 0);
     for (const Multicast& item : items) {

@@ -51,8 +51,8 @@ double PortPrices::way(int32_t from_site, int32_t to_site) const {
 }
 
 double PortPrices::hop(const PortHop& hop) const {
-  return out(hop.from) +
-         way(graph_.ports[at(hop.from)].site, graph_.ports[at(hop.to)].site) + in(hop.to);
+  return out(hop.from) + way(graph_.ports[at(hop.from)].site, graph_.ports[at(hop.to)].site) +
+         in(hop.to);
 }
 
 double PortPrices::hops(std::span<const PortHop> hops) const {

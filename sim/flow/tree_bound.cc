@@ -78,7 +78,8 @@ void TreeBound::make_far() {
     for (int32_t domain = 0; domain < domains; ++domain) {
       clear(any_);
       for (const int32_t gpu : groups_.members[at(domain)])
-        if (first_[at(gpu)] < kInfinity) send(any_, gpu, first_[at(gpu)] / static_cast<double>(most));
+        if (first_[at(gpu)] < kInfinity)
+          send(any_, gpu, first_[at(gpu)] / static_cast<double>(most));
       for (const int32_t from : any_.touched) {
         if (graph_.is_local(from)) continue;
         for (const int32_t to : graph_.planes[at(graph_.plane[at(from)])]) {
@@ -184,8 +185,7 @@ void TreeBound::iterate(const Multicast& item) {
           if (is_held(gpu)) continue;
           double least = kInfinity;
           for_each_in(gpu, [&](double in, int32_t site) {
-            least = std::min(least,
-                             in + std::min(arrive(any_, site).without_gpu(gpu), far(site)));
+            least = std::min(least, in + std::min(arrive(any_, site).without_gpu(gpu), far(site)));
           });
           least_[at(gpu)] = std::max(least_[at(gpu)], least);
         }

@@ -62,9 +62,9 @@ class TreeBound {
   };
   /// Senders of a class: at the site where they send, and as they arrive at a site.
   struct Table {
-    std::vector<Senders> sent, arrived;         // by site
-    std::vector<uint32_t> sent_time, time;      // by site: of the last change
-    std::vector<int32_t> touched;               // sites
+    std::vector<Senders> sent, arrived;     // by site
+    std::vector<uint32_t> sent_time, time;  // by site: of the last change
+    std::vector<int32_t> touched;           // sites
     uint32_t now = 0;
   };
   /// A domain's best relay as it arrives at a site; and the best entry to a site's GPUs.
@@ -96,11 +96,11 @@ class TreeBound {
   // By site of the network: domains by the least in-price of their GPUs there less their e.
   std::vector<std::vector<DomainCost>> far_entries_;
   uint32_t round_ = 0;
-  size_t level_ = 0;                                        // of far_
-  std::vector<uint32_t> needed_, held_;                     // by GPU: round
-  std::vector<uint32_t> needing_, holding_, is_near_;       // by domain: round
-  std::vector<int32_t> near_;                               // domains
-  std::vector<double> least_;                               // e, by GPU, of those that are near
+  size_t level_ = 0;                                   // of far_
+  std::vector<uint32_t> needed_, held_;                // by GPU: round
+  std::vector<uint32_t> needing_, holding_, is_near_;  // by domain: round
+  std::vector<int32_t> near_;                          // domains
+  std::vector<double> least_;                          // e, by GPU, of those that are near
   mutable Table any_, holders_, origins_;
 };
 

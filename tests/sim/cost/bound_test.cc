@@ -143,32 +143,34 @@ TEST(CutBound, RailEgressOverTheSpine) {
 
 /// Two pods of two leaves, each leaf with a node of two GPUs; ways up of the rates given.
 Fabric make_pods(const std::string& leaf_up, const std::string& pod_up) {
-  return make_fabric({fmt::format("name: pods\n"
-                                  "default_cost: nominal\n"
-                                  "node: {{gpus: 2, nvlink: 100GB/s, nvlink_latency: 300ns, nics: 2, "
-                                  "nic: 10GB/s, nic_latency: 1us}}\n"
-                                  "network:\n"
-                                  "  kind: switches\n"
-                                  "  switches:\n"
-                                  "  - {{name: core}}\n"
-                                  "  - {{name: pod0, parent: core, up: {1}, latency: 1us}}\n"
-                                  "  - {{name: pod1, parent: core, up: {1}, latency: 1us}}\n"
-                                  "  - {{name: leaf0, parent: pod0, up: {0}, latency: 1us}}\n"
-                                  "  - {{name: leaf1, parent: pod0, up: {0}, latency: 1us}}\n"
-                                  "  - {{name: leaf2, parent: pod1, up: {0}, latency: 1us}}\n"
-                                  "  - {{name: leaf3, parent: pod1, up: {0}, latency: 1us}}\n"
-                                  "hosts:\n"
-                                  "- {{name: a, leaves: [leaf0]}}\n"
-                                  "- {{name: b, leaves: [leaf1]}}\n"
-                                  "- {{name: c, leaves: [leaf2]}}\n"
-                                  "- {{name: d, leaves: [leaf3]}}\n",
-                                  leaf_up, pod_up),
-                      "pods.yaml"},
-                     4);
+  return make_fabric(
+      {fmt::format("name: pods\n"
+                   "default_cost: nominal\n"
+                   "node: {{gpus: 2, nvlink: 100GB/s, nvlink_latency: 300ns, nics: 2, "
+                   "nic: 10GB/s, nic_latency: 1us}}\n"
+                   "network:\n"
+                   "  kind: switches\n"
+                   "  switches:\n"
+                   "  - {{name: core}}\n"
+                   "  - {{name: pod0, parent: core, up: {1}, latency: 1us}}\n"
+                   "  - {{name: pod1, parent: core, up: {1}, latency: 1us}}\n"
+                   "  - {{name: leaf0, parent: pod0, up: {0}, latency: 1us}}\n"
+                   "  - {{name: leaf1, parent: pod0, up: {0}, latency: 1us}}\n"
+                   "  - {{name: leaf2, parent: pod1, up: {0}, latency: 1us}}\n"
+                   "  - {{name: leaf3, parent: pod1, up: {0}, latency: 1us}}\n"
+                   "hosts:\n"
+                   "- {{name: a, leaves: [leaf0, leaf0]}}\n"
+                   "- {{name: b, leaves: [leaf1, leaf1]}}\n"
+                   "- {{name: c, leaves: [leaf2, leaf2]}}\n"
+                   "- {{name: d, leaves: [leaf3, leaf3]}}\n",
+                   leaf_up, pod_up),
+       "pods.yaml"},
+      4);
 }
 
 // A node takes 20 GB/s, its leaf 15, a pod of two leaves 20 over the core: the way to the core is
-// the tightest, then with a wider one that of the leaves.
+// the tightest, then with a wider one that of the leaves. Of equal cuts the first is named: a node
+// rather than its leaf, pod0 rather than pod1.
 TEST(CutBound, PodsAndLeaves) {
   for (const bool into : {true, false}) {
     Case pods(make_pods("15GB/s", "20GB/s"), range(0, 4), range(4, 8));
@@ -176,9 +178,9 @@ TEST(CutBound, PodsAndLeaves) {
     pods.add({0, 1}, {1}, kGB);
     LowerBound bound = pods.bound();
     EXPECT_DOUBLE_EQ(bound.seconds, 20.0 / 20);
-    EXPECT_EQ(bound.reason, "ingress of switch pod1: 20 GB at 20 GB/s over the spine");
+    EXPECT_EQ(bound.reason, "egress of switch pod0: 20 GB at 20 GB/s over the spine");
     ASSERT_EQ(bound.prices.size(), 1u);
-    EXPECT_EQ(pods.fabric.links[static_cast<size_t>(bound.prices[0].link)].name, "pod1.down");
+    EXPECT_EQ(pods.fabric.links[static_cast<size_t>(bound.prices[0].link)].name, "pod0.up");
     EXPECT_DOUBLE_EQ(bound.prices[0].price, 1 / 20e9);
 
     Case leaves(make_pods("15GB/s", "30GB/s"), into ? range(0, 4) : range(4, 6),
@@ -187,8 +189,8 @@ TEST(CutBound, PodsAndLeaves) {
     leaves.add({into ? 2 : 5}, {into ? 5 : 2}, 6 * kGB);
     bound = leaves.bound();
     EXPECT_DOUBLE_EQ(bound.seconds, 12.0 / 15);
-    EXPECT_EQ(bound.reason, into ? "ingress of switch leaf2: 12 GB at 15 GB/s over the spine"
-                                 : "egress of switch leaf2: 12 GB at 15 GB/s over the spine");
+    EXPECT_EQ(bound.reason, into ? "ingress of node c: 12 GB at 15 GB/s over the spine"
+                                 : "egress of node c: 12 GB at 15 GB/s over the spine");
   }
 }
 
@@ -239,6 +241,8 @@ TEST(LowerBoundTest, KeepsTheCutWherePricesAreNoBetter) {
   EXPECT_EQ(bound.binding[0].name, "NICs into gen ranks");
   EXPECT_EQ(bound.binding[0].links, 8);
   EXPECT_NEAR(bound.binding[0].share, 1, 1e-9);
+  EXPECT_GE(bound.fluid_s, bound.seconds * (1 - 1e-9));
+  EXPECT_LE(bound.fluid_s, bound.seconds * 1.001);
 }
 
 /// Without NVLink: 20 GB that ranks 0 and 2 hold, of four train ranks with a NIC of 10 GB/s each,

@@ -28,7 +28,9 @@ inline Fabric random_fabric(std::mt19937& random, int32_t nodes, int32_t gpus) {
   const auto below = [&](uint32_t n) { return static_cast<int32_t>(random() % n); };
   const int32_t rates[] = {10, 20, 40, 100};
   std::string node = fmt::format("gpus: {}, nics: {}, nic: {}GB/s, nic_latency: 1us", gpus,
-                                 below(3) == 0 ? 2 * gpus : below(4) == 0 ? 1 : gpus,
+                                 below(3) == 0   ? 2 * gpus
+                                 : below(4) == 0 ? 1
+                                                 : gpus,
                                  rates[below(3)]);
   std::string text = "name: small\ndefault_cost: nominal\n";
   std::string domain;

@@ -48,7 +48,8 @@ void expect_sound(const HopGraph& graph, std::span<const Multicast> items,
   }
   EXPECT_NEAR(fluid.seconds, fullest, 1e-6 * fullest);
   if (fluid.prices.empty()) return;
-  for (size_t link = 0; link < loads.size(); ++link) total += graph.rates[link] * fluid.prices[link];
+  for (size_t link = 0; link < loads.size(); ++link)
+    total += graph.rates[link] * fluid.prices[link];
   EXPECT_NEAR(total, 1, 1e-9);
   EXPECT_NEAR(fluid.bound, price_bound(graph, items, fluid.prices), 1e-9 * fluid.bound);
   EXPECT_LE(fluid.bound, fluid.seconds);
@@ -73,8 +74,8 @@ class AllGather : public ::testing::TestWithParam<int32_t> {};
 TEST_P(AllGather, ReachesTheOptimum) {
   const int32_t gpus = GetParam();
   const double bytes = 64 * kGB;
-  const double best = gpus == 8 ? 450.0 * 8 / 7
-                                : std::min(500.0 * gpus / (gpus - 1), 400.0 * gpus / (gpus - 8));
+  const double best =
+      gpus == 8 ? 450.0 * 8 / 7 : std::min(500.0 * gpus / (gpus - 1), 400.0 * gpus / (gpus - 8));
   const Fabric fabric = make_fabric(load_fabric_source("dgx-h100-rail-only"), gpus / 8);
   const HopGraph graph = make_hop_graph(fabric, nominal_rates(fabric));
   const std::vector<Multicast> items = all_gather(gpus, bytes);

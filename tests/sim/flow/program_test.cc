@@ -46,8 +46,7 @@ TEST(PriceBound, WithinOnePercentOfTheFlowProgram) {
     const std::vector<double> rates = nominal_rates(fabric);
     std::vector<Multicast> items;
     const int count = 1 + static_cast<int>(random() % 5);
-    for (int i = 0; i < count; ++i)
-      items.push_back(random_multicast(random, nodes * gpus, 3, 2));
+    for (int i = 0; i < count; ++i) items.push_back(random_multicast(random, nodes * gpus, 3, 2));
     const double optimum = flow_program(fabric, rates, items);
     const HopGraph graph = make_hop_graph(fabric, rates);
     const FluidRouting fluid = route_fluid(graph, items);

@@ -116,7 +116,8 @@ TEST(Trees, AroundTheCheapestOfAll) {
     if (!reached) continue;
     const double found = price_of_tree(graph, prices, item, hops);
     EXPECT_NEAR(found, prices.hops(hops), 1e-9 * found);
-    const double bound = TreeBound(graph, prices, random() % 2 == 0 ? graph.domains : graph.rails, true).least(item);
+    const double bound =
+        TreeBound(graph, prices, random() % 2 == 0 ? graph.domains : graph.rails, true).least(item);
     EXPECT_GE(found, exact * (1 - 1e-12)) << "round " << round;
     EXPECT_LE(bound, exact * (1 + 1e-12)) << "round " << round;
     if (exact == 0) continue;
@@ -139,7 +140,8 @@ TEST(Trees, AroundTheCheapestOfAll) {
 TEST(Trees, EntryAndFanOut) {
   const Fabric fabric = make_fabric(
       {"name: small\ndefault_cost: nominal\nnode: {gpus: 4, nvlink: 100GB/s, nvlink_latency: 1us, "
-       "nics: 4, nic: 10GB/s, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: rail-optimized, oversubscription: "
+       "nics: 4, nic: 10GB/s, nic_latency: 1us}\ndomain: {nodes: 1}\nnetwork: {kind: "
+       "rail-optimized, oversubscription: "
        "1}\n",
        "small.yaml"},
       2);
