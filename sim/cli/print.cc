@@ -52,8 +52,8 @@ std::string print_percent(double part) { return fmt::format("{:.1f} %", part * 1
 void print_binding(const std::vector<PriceGroup>& binding) {
   const char* title = "binding";
   for (const PriceGroup& group : binding) {
-    fmt::print("{:<12} {} {}, {} links\n", std::exchange(title, ""), print_percent(group.share),
-               group.name, group.links);
+    fmt::print("{:<12} {} {}, {} link{}\n", std::exchange(title, ""), print_percent(group.share),
+               group.name, group.links, group.links == 1 ? "" : "s");
   }
 }
 

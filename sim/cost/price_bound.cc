@@ -21,6 +21,7 @@ constexpr double kNamedShare = 0.05;     // of a group that the reason names
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
 std::string print_price(double price) { return fmt::format("{:.6g}", price); }
+double round_price(double price) { return std::strtod(print_price(price).c_str(), nullptr); }
 
 std::vector<int32_t> gpus_of(const std::vector<int32_t>& ranks,
                              const std::vector<int32_t>& gpu_of_rank) {
@@ -120,7 +121,7 @@ void try_prices(LowerBound& bound, const Demand& demand, const Fabric& fabric,
   std::vector<LinkPrice> prices;
   for (size_t link = 0; link < rates.size(); ++link) {
     if (fluid.prices[link] * rates[link] < kSmallestShare) continue;
-    rounded[link] = std::strtod(print_price(fluid.prices[link]).c_str(), nullptr);
+    rounded[link] = round_price(fluid.prices[link]);
     prices.push_back({static_cast<int32_t>(link), rounded[link]});
   }
   const double seconds = price_bound(graph, items, rounded);
@@ -137,6 +138,7 @@ LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& 
                        const std::vector<double>& rates) {
   LowerBound bound = cut_bound(demand, train, gen, fabric, gpu_of_rank, rates);
   if (bound.seconds == 0) return bound;
+  for (LinkPrice& item : bound.prices) item.price = round_price(item.price);
   try_prices(bound, demand, fabric, gpu_of_rank, rates);
   std::vector<uint8_t> sides(fabric.gpus.size(), 0);
   for (const auto& [layout, side] : {std::pair{&train, kTrainSide}, std::pair{&gen, kGenSide}})

@@ -21,9 +21,9 @@ constexpr double kIdlePrice = 1e-9;  // of a link that nothing binds: to save ho
 constexpr double kMostExponent = 60;
 constexpr int64_t kFirstTrees = 2000;  // trees that the first pass makes, at least
 constexpr int kPasses = 30;            // before the sharpness doubles, at most
-constexpr double kLevelled = 0.5;  // of 1 / sharpness: what trees may cost more than they have to
-constexpr int64_t kSmall = 2'000'000;  // GPUs times classes: all GPUs are looked at for each class
-constexpr double kLevel = 1e-9;        // of prices: what counts as level
+constexpr double kLevelled = 0.5;    // of 1 / sharpness: what trees may cost more than they have to
+constexpr int64_t kSmall = 200'000;  // GPUs times classes: each class looks at all GPUs
+constexpr double kLevel = 1e-9;      // of prices: what counts as level
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
 
@@ -116,13 +116,14 @@ class FluidSolver {
       for (int pass = 0; pass < kPasses; ++pass) {
         reference_ = fullest();
         if (done(reference_)) return;
+        if (finder_.work() > options_.work) return try_prices(colours);
         set_prices();
         double paid = 0, saved = 0;
         for (const size_t i : order_) level(i, paid, saved);
         if (saved * sharpness_ < paid * kLevelled) break;
       }
       const double now = fullest();
-      if (options_.at_least > 0 && now <= options_.at_least * (1 + options_.gap)) return;
+      if (done(now)) return;
       try_prices(colours);
       if (done(now)) return;
     }
@@ -130,7 +131,7 @@ class FluidSolver {
 
   bool done(double seconds) const {
     const double bound = std::max(best_bound_, options_.at_least);
-    return seconds <= bound * (1 + options_.gap) || finder_.work() > options_.work;
+    return seconds <= bound * (1 + options_.gap);
   }
 
   /// The bound with the prices as they are, and with their means over links of one colour.

@@ -371,6 +371,7 @@ bool TreeFinder::add_hub(const Multicast& item) {
       const Reach way = reach(gpu);
       if (way.port < 0) continue;
       const int32_t feeder = way.offer.relay.from >= 0 ? way.offer.relay.from : way.offer.port;
+      work_ += std::ssize(paid);
       const double saved = saved_by(gpu, gpu_of(feeder), paid);
       if (saved - way.cost <= std::max(most, saved * (1 - kCheaper))) continue;
       most = saved - way.cost;

@@ -15,6 +15,7 @@ class Explain(CliTest):
         report = self.json("explain", self.path)
         self.assertAlmostEqual(report["predicted_s"], self.summary["predicted_s"])
         self.assertEqual(report["bound"]["reason"], self.summary["bound_reason"])
+        self.assertEqual(report["bound"]["binding"], self.json("bound", *TINY)["binding"])
         now = 0
         for part in report["chain"]:
             self.assertAlmostEqual(part["from_s"], now, places=12)

@@ -28,6 +28,20 @@ class Plan(CliTest):
             self.assertGreaterEqual(summary["predicted_s"], summary["lower_bound_s"])
             self.assertAlmostEqual(self.json("bound", *inputs)["lower_bound_s"], summary["lower_bound_s"])
 
+    def test_bound_says_what_binds(self):
+        # Each of 8 GPUs needs half of the model and holds an eighth of it: NVLink and NIC of one bind together.
+        inputs = ["--model", "qwen3-4b", "--train", "fsdp:world=8", "--gen", "vllm:tp=2,dp=4,ranks=0-7", "--fabric", "dgx-h100", "--cost", "nominal"]
+        bound = self.json("bound", *inputs)
+        self.assertEqual([group["what"] for group in bound["binding"]], ["NVLink into ranks of both sides", "NICs into ranks of both sides"])
+        self.assertAlmostEqual(bound["binding"][0]["share"], 0.9, places=4)
+        self.assertAlmostEqual(sum(group["share"] for group in bound["binding"]), 1, places=4)
+        self.assertAlmostEqual(bound["cut_s"], bound["bytes"] / bound["capacity_bytes_per_s"])
+        self.assertGreaterEqual(bound["lower_bound_s"], bound["cut_s"])
+        self.assertLessEqual(bound["lower_bound_s"], bound["fluid_s"] * (1 + 1e-9))
+        self.assertLessEqual(bound["fluid_s"], bound["lower_bound_s"] * 1.002)
+        text = self.run_program("bound", *inputs).stdout
+        self.assertIn("90.0 % NVLink into ranks of both sides, 1 link\n", text)
+
     def test_summary_has_the_contract_keys(self):
         _, summary = self.plan(*TINY)
         for key in ("predicted_s lower_bound_s bound_reason gap strategy estimated_s ranks tensors classes transfers model_bytes "
