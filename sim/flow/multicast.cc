@@ -19,6 +19,7 @@ constexpr double kRoundDown = 1 - 1e-9;  // more than sums of a million terms ar
 constexpr double kFirstSharpness = 12, kLastSharpness = 1e5;
 constexpr double kIdlePrice = 1e-9;  // of a link that nothing binds: to save hops all the same
 constexpr double kMostExponent = 60;
+constexpr size_t kBatch = 32;          // domains that the first trees reach at once
 constexpr int64_t kFirstTrees = 2000;  // trees that the first pass makes, at least
 constexpr int kPasses = 30;            // before the sharpness doubles, at most
 constexpr double kLevelled = 0.5;    // of 1 / sharpness: what trees may cost more than they have to
@@ -53,7 +54,7 @@ class FluidSolver {
     std::mt19937_64 random(1);
     for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random() % i]);
     reference_ = options_.at_least > 0 ? options_.at_least : plain_bound();
-    if (!(reference_ > 0 && reference_ < kInfinity) || !make_first()) {
+    if (!(reference_ > 0 && reference_ < kInfinity) || !make_first(random)) {
       result.seconds = kInfinity;
       return result;
     }
@@ -95,18 +96,47 @@ class FluidSolver {
   }
 
   /// Routes everything, each class on the tree that is cheapest by then, or in parts on several.
-  bool make_first() {
+  bool make_first(std::mt19937_64& random) {
     sharpness_ = kFirstSharpness;
     set_prices();
     const auto parts = std::clamp<int64_t>(kFirstTrees / std::ssize(order_), 1, 8);
     for (int64_t part = 0; part < parts; ++part)
       for (const size_t i : order_) {
-        if (!finder_.find(items_[i], hops_)) return false;
         const double bytes = items_[i].bytes / static_cast<double>(parts);
-        add_diff(hops_, 1);
-        take_diff(bytes);
+        if (!grow(items_[i], bytes, random)) return false;
         add_tree(i, bytes);
       }
+    return true;
+  }
+
+  /// Routes some of a class, a batch of domains after the other, so that one tree does not load one
+  /// sender with all that could come from many. The tree is in hops_.
+  bool grow(const Multicast& item, double bytes, std::mt19937_64& random) {
+    std::vector<size_t> first;  // needers that begin a domain
+    const auto domain_of = [&](size_t n) { return graph_.domains.of[at(item.needers[n])]; };
+    for (size_t n = 0; n < item.needers.size(); ++n)
+      if (n == 0 || domain_of(n) != domain_of(n - 1)) first.push_back(n);
+    const size_t domains = first.size(), batches = (domains + kBatch - 1) / kBatch;
+    first.push_back(item.needers.size());
+    const size_t turn = random() % domains;
+    Multicast part = {item.holders, {}, item.bytes};
+    std::vector<PortHop> tree;
+    for (size_t batch = 0; batch < batches; ++batch) {
+      part.needers.clear();
+      for (size_t d = batch * domains / batches; d < (batch + 1) * domains / batches; ++d) {
+        const size_t domain = (d + turn) % domains;
+        for (size_t n = first[domain]; n < first[domain + 1]; ++n)
+          if (std::ranges::find(part.holders, item.needers[n]) == part.holders.end())
+            part.needers.push_back(item.needers[n]);
+      }
+      if (part.needers.empty()) continue;
+      if (!finder_.find(part, hops_)) return false;
+      add_diff(hops_, 1);
+      take_diff(bytes);
+      for (const PortHop& hop : hops_) part.holders.push_back(graph_.ports[at(hop.to)].gpu);
+      tree.insert(tree.end(), hops_.begin(), hops_.end());
+    }
+    std::swap(hops_, tree);
     return true;
   }
 

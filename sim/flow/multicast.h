@@ -72,7 +72,7 @@ struct FluidRouting {
 struct FluidOptions {
   double gap = 1e-3;          // ends when seconds / bound - 1 is at most that,
   double at_least = 0;        // or seconds / at_least - 1: a bound that is known already
-  int64_t work = 20'000'000;  // or after so many hops of trees looked at
+  int64_t work = 60'000'000;  // or after so many hops of trees looked at
 };
 
 /// Solves the program to the gap, as far as the work allows. Deterministic. `seconds` is infinite
