@@ -43,7 +43,7 @@ InputSpec random_spec(std::mt19937_64& random) {
 // The bound holds, and no other strategy is faster.
 TEST(PlanRefit, BetweenTheBoundAndEveryOtherStrategy) {
   std::mt19937_64 random(5);
-  const int cases = std::min(300, 1 + 15 * (scale() - 1));
+  const int cases = std::min(300, 1 + 16 * (scale() - 1));
   for (int i = 0; i < cases; ++i) {
     const InputSpec spec = random_spec(random);
     SCOPED_TRACE(spec.model + " " + spec.train + " " + spec.gen + " " + spec.fabric);
