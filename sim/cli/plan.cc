@@ -127,8 +127,10 @@ int run_bound(const Common& common, const InputSpec& inputs) {
   print_problem(problem);
   fmt::print("\nlower bound  {}  {}\n", print_time(bound.seconds), bound.reason);
   print_binding(bound.binding);
-  fmt::print("fluid        {}  what routing alone reaches, without order and start-ups\n",
-             print_time(bound.fluid_s));
+  if (bound.fluid_s > 0) {
+    fmt::print("fluid        {}  what routing alone reaches, without order and start-ups\n",
+               print_time(bound.fluid_s));
+  }
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <unordered_map>
 
@@ -115,7 +116,7 @@ void try_prices(LowerBound& bound, const Demand& demand, const Fabric& fabric,
   const HopGraph graph = make_hop_graph(fabric, rates);
   const std::vector<Multicast> items = make_multicasts(demand, gpu_of_rank);
   const FluidRouting fluid = route_fluid(graph, items, {.at_least = bound.seconds});
-  bound.fluid_s = fluid.seconds;
+  if (fluid.seconds < std::numeric_limits<double>::infinity()) bound.fluid_s = fluid.seconds;
   if (!(fluid.bound > bound.seconds * (1 + kNoticeable))) return;
   std::vector<double> rounded(rates.size(), 0);
   std::vector<LinkPrice> prices;

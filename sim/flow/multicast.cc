@@ -193,7 +193,7 @@ class FluidSolver {
   /// Moves bytes of a class from its dearest tree to the cheapest there is.
   void level(size_t i, double& paid, double& saved) {
     std::vector<TreeShare>& trees = trees_[i];
-    REFIT_CHECK(finder_.find(items_[i], hops_));
+    if (!finder_.find(items_[i], hops_)) hops_ = trees.front().hops;
     double best = prices_.hops(hops_);
     size_t worst = 0;
     double worst_price = -1;

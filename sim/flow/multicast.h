@@ -35,8 +35,7 @@ namespace refit {
 // receiver's port, and between switches (hop_graph.h). So an NVLink domain is entered where its
 // entry and the fan-out from there are cheapest, a GPU receives from the cheapest port that has the
 // data, and a relay is worth its own entry if enough hops leave from it (cheapest_tree). What (1)
-// needs is an under-estimate of L_b that is *proven*, whatever the prices (tree_bound.h); it is
-// exact unless relays of different domains compete.
+// needs is an under-estimate of L_b that is *proven*, whatever the prices (tree_bound.h).
 //
 // Prices by multiplicative weights (Plotkin, Shmoys & Tardos 1995; Garg & Konemann 1998; Blink,
 // MLSys 2020, packs trees like this): l_e = exp(k load_e / T) / c_e. Each class in turn moves bytes

@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/error.h"
 
 namespace refit {
 namespace {

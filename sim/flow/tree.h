@@ -32,8 +32,7 @@ class PortPrices {
 /// is the best to go on from before the rest; each is entered at the GPU where entry and fan-out
 /// together are cheapest, or a needer at its own NIC where that is cheaper than NVLink. A holder's
 /// or needer's peer relays where that is cheaper. At the end every GPU is moved to its cheapest
-/// sender. The cheapest tree of all where one relay serves at most one purpose, as far as is known;
-/// tests compare with brute force.
+/// sender. Not always the cheapest tree of all: tests compare with brute force.
 ///
 /// O(GPUs in the domains of holders and needers), times the sites of the network where its ways
 /// bind.
