@@ -30,7 +30,7 @@ Plan fit_staging(const SearchOptions& options, int64_t largest,
                               print_bytes(static_cast<double>(options.staging_bytes)),
                               print_bytes(static_cast<double>(peak)), options.strategy));
     }
-    message = std::max(message / 2, smallest);
+    message = std::max(message - message / 4, smallest);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "sim/search/parts.h"
@@ -82,18 +83,18 @@ bool LinkLoad::reached(const std::vector<int32_t>& holders, int32_t to) {
   return std::ranges::any_of(holders, [&](int32_t holder) { return joined(holder, to); });
 }
 
-int32_t LinkLoad::best_holder(const std::vector<int32_t>& holders, int32_t to, int64_t bytes) {
+int32_t LinkLoad::best_holder(const std::vector<int32_t>& holders, int32_t to, int64_t bytes,
+                              double limit) {
   int32_t best = -1;
-  double best_peak = 0;
+  std::tuple<double, int64_t, int64_t> best_key;
   for (const int32_t holder : holders) {
     const double peak = peak_with(holder, to, bytes);
-    const bool better = best < 0 || peak < best_peak ||
-                        (peak == best_peak &&
-                         sent_[static_cast<size_t>(holder)] < sent_[static_cast<size_t>(best)]);
-    if (better) {
-      best = holder;
-      best_peak = peak;
-    }
+    const bool within = peak <= limit;
+    const std::tuple key(within ? 0 : peak, within ? -sent(holder, to) : 0,
+                         sent_[static_cast<size_t>(holder)]);
+    if (best >= 0 && key >= best_key) continue;
+    best = holder;
+    best_key = key;
   }
   REFIT_CHECK(best >= 0);
   if (!joined(best, to))  // says why

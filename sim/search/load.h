@@ -33,8 +33,10 @@ class LinkLoad {
   int64_t sent(int32_t from_rank, int32_t to_rank) { return path(from_rank, to_rank).bytes; }
 
   /// Of `holders`, the one whose path to `to` stays least loaded; of equals the one that has sent
-  /// least, then the first. Fails where no path joins any of them with `to`.
-  int32_t best_holder(const std::vector<int32_t>& holders, int32_t to, int64_t bytes);
+  /// least, then the first. Of those within `limit` rather the one that has sent most to `to`: few
+  /// pairs that carry much each pipeline well. Fails where no path joins any of them with `to`.
+  int32_t best_holder(const std::vector<int32_t>& holders, int32_t to, int64_t bytes,
+                      double limit = 0);
 
   int32_t domain(int32_t rank) const { return domain_[static_cast<size_t>(rank)]; }
 

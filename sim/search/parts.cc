@@ -89,4 +89,13 @@ std::vector<std::vector<HopPart>> fill_messages(const Problem& problem, const Ro
   return messages;
 }
 
+double rate_of(const Problem& problem, LinkKind kind) {
+  double rate = 0;
+  const std::vector<double> rates = link_rates(problem.fabric, problem.cost);
+  for (size_t link = 0; link < rates.size(); ++link) {
+    if (problem.fabric.links[link].kind == kind) rate = std::max(rate, rates[link]);
+  }
+  return rate;
+}
+
 }  // namespace refit

@@ -32,6 +32,9 @@ struct PortRate {
 };
 std::vector<PortRate> port_rates(const Problem& problem);
 
+/// Bytes/s of the fastest link of a kind; 0 where there is none.
+double rate_of(const Problem& problem, LinkKind kind);
+
 /// A part of a hop that travels in one message.
 struct HopPart {
   int32_t hop = -1;

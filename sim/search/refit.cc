@@ -2,19 +2,21 @@
 // entered once, and lets gen ranks that already have an atom pass it on to other domains where the
 // way out of the training side would bind.
 //
-// Routing is online load balancing against a target: with T the lower bound, a link may have
-// carried the share of T that equals the share of bytes routed so far. Of the sources of a stripe
-// (holders first, then ranks that were brought it already) the first kind with a path on track is
-// taken, in it the least loaded path; when none is on track, the least loaded path of all. Atoms
-// come in a seeded random order, so that loads grow evenly, and large ones in slices. Then the
-// atoms on links that ended above T are routed again with all others in place.
+// By which ranks atoms enter a domain is decided first, for whole classes of them (guide.h). Routing
+// is then online load balancing against a target: with T the lower bound, a link may have carried
+// the share of T that equals the share of bytes routed so far. Of the sources of an atom (holders
+// first, then ranks that were brought it already) the first kind with a path on track is taken, in
+// it the least loaded path, or, where domains pass on most of what enters, the pair that has most
+// to do already; when none is on track, the least loaded path of all. Atoms come in a seeded random
+// order, so that loads grow evenly, and large ones in slices. Then the atoms on links that ended
+// above T are routed again with all others in place.
 //
 // Chained routing: all atoms enter the domains in one order, each from the domain before it where
 // that is on track. Few pairs of ranks then carry much each, which pipelines well where one domain
 // feeds many.
 //
 // Relays: where no path joins a holder with a needer, or the ports of a domain differ and links end
-// far above T without relays, a stripe may enter a domain by a rank that does not need it, or leave
+// far above T without relays, an atom may enter a domain by a rank that does not need it, or leave
 // one by a rank that does not hold it (entry.h); it crosses NVLink on that side and lies in a slot
 // meanwhile.
 //
@@ -25,11 +27,13 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "sim/search/atoms.h"
 #include "sim/search/chunk.h"
 #include "sim/search/entry.h"
+#include "sim/search/guide.h"
 #include "sim/search/load.h"
 #include "sim/search/parts.h"
 #include "sim/search/schedule.h"
@@ -60,15 +64,16 @@ class RefitRouter {
 
   Routing run() {
     make_items();
-    int64_t total = 0, routed = 0;
-    for (const Item& item : items_) total += item.weight;
+    guide_.emplace(problem_, classes_);
+    concentrate_ = fans_out();
+    int64_t routed = 0;
     for (const size_t index : order_) {
       Item& item = items_[index];
-      track_ =
-          target_ *
-          (static_cast<double>(routed) / static_cast<double>(std::max<int64_t>(total, 1)) + kSlack);
+      track_ = target_ *
+               (static_cast<double>(routed) / static_cast<double>(std::max<int64_t>(total_, 1)) +
+                kSlack);
       route_item(item);
-      routed += item.weight;
+      routed += item.bytes * class_of(item).copies;
     }
     for (int pass = 0; pass < kRepairPasses && repair(); ++pass) {
     }
@@ -81,42 +86,44 @@ class RefitRouter {
  private:
   /// A hop of an item: `parent` counts within the item.
   struct ItemHop {
-    int32_t stripe, from, to, parent;
+    int32_t from, to, parent;
     bool staged = false;
   };
   /// An atom, or a slice of one, of one tensor.
   struct Item {
     int32_t tensor;
     Box box;
-    int32_t holders;              // rank set
-    std::vector<int32_t> remote;  // needers that do not hold it
-    int64_t weight;               // bytes over all needers
+    int32_t of_class;
+    int64_t bytes;
     std::vector<ItemHop> hops;
-    std::vector<Box> stripes;
+    std::vector<std::pair<int32_t, int32_t>> entries;  // domain and rank, of the guide
   };
+  using Class = EntryGuide::Class;
 
-  const std::vector<int32_t>& holders(const Item& item) const {
-    return problem_.demand.rank_sets[static_cast<size_t>(item.holders)];
-  }
-
-  int64_t bytes(const Item& item, int32_t stripe) const {
-    return box_bytes(problem_, item.tensor, item.stripes[static_cast<size_t>(stripe)]);
+  const Class& class_of(const Item& item) const {
+    return classes_[static_cast<size_t>(item.of_class)];
   }
 
   void make_items() {
     const int64_t ranks = std::max<int64_t>(std::ssize(problem_.gen.ranks), 1);
     const int64_t largest =
         std::max<int64_t>(problem_.demand.bytes / ranks / kSlices, kSmallestStripe);
+    std::map<std::pair<int32_t, std::vector<int32_t>>, int32_t> known;
     for_each_atom(
         problem_, [&](int32_t tensor, const Atom& atom, const auto& remote, const auto& local) {
           for (const int32_t rank : local) copies_.push_back({tensor, atom.box, rank});
           if (remote.empty()) return;
+          const auto [found, added] =
+              known.try_emplace({atom.holders, remote}, static_cast<int32_t>(classes_.size()));
+          if (added) add_class(atom.holders, remote);
           const int64_t size = box_bytes(problem_, tensor, atom.box);
+          classes_[static_cast<size_t>(found->second)].bytes += size;
           const auto slices =
               static_cast<int32_t>(std::min<int64_t>((size + largest - 1) / largest, 1 << 20));
           for (const Box& box : slice_box(atom.box, slices, is_four_bit(tensor))) {
-            const int64_t weight = box_bytes(problem_, tensor, box) * std::ssize(remote);
-            items_.push_back({tensor, box, atom.holders, remote, weight, {}, {}});
+            const int64_t bytes = box_bytes(problem_, tensor, box);
+            items_.push_back({tensor, box, found->second, bytes, {}, {}});
+            total_ += bytes * std::ssize(remote);
           }
         });
     order_.resize(items_.size());
@@ -124,90 +131,95 @@ class RefitRouter {
     for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_() % i]);
   }
 
+  void add_class(int32_t holders, const std::vector<int32_t>& remote) {
+    Class& added = classes_.emplace_back();
+    added.holders = problem_.demand.rank_sets[static_cast<size_t>(holders)];
+    added.copies = std::ssize(remote);
+    for (const int32_t rank : remote) added.needers[load_.domain(rank)].push_back(rank);
+  }
+
+  /// Do domains pass on most of what enters them? Then pairs of ranks may carry what they like.
+  bool fans_out() const {
+    double entering = 0, inside = 0;
+    for (const Class& c : classes_) {
+      entering += static_cast<double>(c.bytes) * static_cast<double>(c.needers.size());
+      inside +=
+          static_cast<double>(c.bytes) * static_cast<double>(c.copies - std::ssize(c.needers));
+    }
+    return inside > entering;
+  }
+
   bool is_four_bit(int32_t tensor) const {
     return dtype_bits(problem_.model.tensors[static_cast<size_t>(tensor)].dtype) == 4;
   }
 
   /// Returns its number in the item.
-  int32_t add_hop(Item& item, int32_t stripe, int32_t from, int32_t to, int32_t parent,
-                  bool staged = false) {
-    item.hops.push_back({stripe, from, to, parent, staged});
-    load_.add(from, to, bytes(item, stripe));
+  int32_t add_hop(Item& item, int32_t from, int32_t to, int32_t parent, bool staged = false) {
+    item.hops.push_back({from, to, parent, staged});
+    load_.add(from, to, item.bytes);
     return static_cast<int32_t>(item.hops.size()) - 1;
   }
 
   void route_item(Item& item) {
-    item.hops.clear();
-    std::map<int32_t, std::vector<int32_t>> by_domain;
-    for (const int32_t rank : item.remote) by_domain[load_.domain(rank)].push_back(rank);
-    size_t most = 1;
-    for (const auto& [domain, needers] : by_domain) most = std::max(most, needers.size());
-    const int64_t size = box_bytes(problem_, item.tensor, item.box);
-    const auto stripes = std::clamp<int64_t>(size / kSmallestStripe, 1, static_cast<int64_t>(most));
-    item.stripes = slice_box(item.box, static_cast<int32_t>(stripes), is_four_bit(item.tensor));
-
+    const Class& its_class = class_of(item);
     // In random order, since those that come first may have to pass it on.
     std::vector<int32_t> domains;
-    for (const auto& [domain, needers] : by_domain) domains.push_back(domain);
+    for (const auto& [domain, needers] : its_class.needers) domains.push_back(domain);
     if (!chained_) {
       for (size_t i = domains.size(); i > 1; --i) std::swap(domains[i - 1], domains[random_() % i]);
     }
-    // By stripe: hops that brought it into a domain.
-    std::vector<std::vector<int32_t>> entered(item.stripes.size());
-    for (const int32_t domain : domains) enter_domain(item, by_domain[domain], domain, entered);
+    std::vector<int32_t> entered;  // hops that brought it into a domain
+    for (const int32_t domain : domains)
+      enter_domain(item, its_class.needers.at(domain), domain, entered);
   }
 
   void enter_domain(Item& item, const std::vector<int32_t>& needers, int32_t domain,
-                    std::vector<std::vector<int32_t>>& entered) {
+                    std::vector<int32_t>& entered) {
+    const std::vector<int32_t>& holders = class_of(item).holders;
+    const int64_t size = item.bytes;
     std::vector<int32_t> inside;
-    for (const int32_t holder : holders(item)) {
+    for (const int32_t holder : holders) {
       if (load_.domain(holder) == domain) inside.push_back(holder);
     }
-    std::vector<int32_t> entries = needers;  // least loaded first
-    std::stable_sort(entries.begin(), entries.end(),
-                     [&](int32_t a, int32_t b) { return load_.received(a) < load_.received(b); });
-    for (int32_t s = 0; s < std::ssize(item.stripes); ++s) {
-      const int64_t size = bytes(item, s);
-      if (!inside.empty()) {
-        for (const int32_t needer : needers)
-          add_hop(item, s, load_.best_holder(inside, needer, size), needer, -1);
-        continue;
-      }
-      const int32_t next = entries[static_cast<size_t>(s) % entries.size()];
-      auto& before = entered[static_cast<size_t>(s)];
-      Entry entry{.peak = std::numeric_limits<double>::infinity()};
-      int32_t parent = -1;
-      const bool direct = relays_ == Relays::kNone && load_.reached(holders(item), next);
-      if (direct) {
-        const int32_t from = load_.best_holder(holders(item), next, size);
-        entry = {.from = from, .to = next, .peak = load_.peak_with(from, next, size)};
-      }
-      if (direct && entry.peak > track_) {
-        for (auto hop = before.rbegin(); hop != before.rend(); ++hop) {
-          const int32_t relay = item.hops[static_cast<size_t>(*hop)].to;
-          const double other = load_.peak_with(relay, next, size);
-          if (other < entry.peak) {
-            entry = {.from = relay, .to = next, .peak = other};
-            parent = *hop;
-          }
-          if (chained_ && entry.peak <= track_) break;
+    if (!inside.empty()) {
+      for (const int32_t needer : needers)
+        add_hop(item, load_.best_holder(inside, needer, size), needer, -1);
+      return;
+    }
+    const int32_t next = guide_->take(item.of_class, domain, size);
+    item.entries.emplace_back(domain, next);
+    Entry entry{.peak = std::numeric_limits<double>::infinity()};
+    int32_t parent = -1;
+    const bool direct = relays_ == Relays::kNone && load_.reached(holders, next);
+    if (direct) {
+      const int32_t from = load_.best_holder(holders, next, size, concentrate_ ? track_ : 0);
+      entry = {.from = from, .to = next, .peak = load_.peak_with(from, next, size)};
+    }
+    if (direct && entry.peak > track_) {
+      for (auto hop = entered.rbegin(); hop != entered.rend(); ++hop) {
+        const int32_t relay = item.hops[static_cast<size_t>(*hop)].to;
+        const double other = load_.peak_with(relay, next, size);
+        if (other < entry.peak) {
+          entry = {.from = relay, .to = next, .peak = other};
+          parent = *hop;
         }
+        if (chained_ && entry.peak <= track_) break;
       }
-      if (!direct) {
-        std::vector<int32_t> passers;
-        for (const int32_t hop : before) passers.push_back(item.hops[static_cast<size_t>(hop)].to);
-        entry = find_entry(load_, holders(item), passers, needers, domain, size,
-                           {.track = track_, .feed = relays_ == Relays::kOfBothSides});
-        const auto passer = std::ranges::find(passers, entry.from);
-        if (passer != passers.end()) parent = before[static_cast<size_t>(passer - passers.begin())];
-      }
-      if (entry.to < 0) load_.best_holder(holders(item), next, size);  // says why
-      if (entry.feeder >= 0) parent = add_hop(item, s, entry.feeder, entry.from, -1, true);
-      const int32_t hop = add_hop(item, s, entry.from, entry.to, parent, entry.staged);
-      before.push_back(hop);
-      for (const int32_t needer : needers) {
-        if (needer != entry.to) add_hop(item, s, entry.to, needer, hop);
-      }
+    }
+    if (!direct) {
+      std::vector<int32_t> passers;
+      for (const int32_t hop : entered) passers.push_back(item.hops[static_cast<size_t>(hop)].to);
+      entry = find_entry(load_, holders, passers, needers, domain, size,
+                         {.track = track_, .feed = relays_ == Relays::kOfBothSides});
+      const auto passer = std::ranges::find(passers, entry.from);
+      if (passer != passers.end()) parent = entered[static_cast<size_t>(passer - passers.begin())];
+    }
+    if (entry.to < 0) load_.best_holder(holders, next, size);  // says why
+    if (entry.feeder >= 0) parent = add_hop(item, entry.feeder, entry.from, -1, true);
+    const int32_t hop = add_hop(item, entry.from, entry.to, parent, entry.staged);
+    entered.push_back(hop);
+    for (const int32_t needer : needers) {
+      if (needer != entry.to) add_hop(item, entry.to, needer, hop);
     }
   }
 
@@ -223,10 +235,18 @@ class RefitRouter {
       });
       if (!over) continue;
       any = true;
-      for (const ItemHop& hop : item.hops) load_.add(hop.from, hop.to, -bytes(item, hop.stripe));
+      unroute(item);
       route_item(item);
     }
     return any;
+  }
+
+  void unroute(Item& item) {
+    for (const ItemHop& hop : item.hops) load_.add(hop.from, hop.to, -item.bytes);
+    for (const auto& [domain, entry] : item.entries)
+      guide_->give_back(item.of_class, domain, entry, item.bytes);
+    item.hops.clear();
+    item.entries.clear();
   }
 
   Routing write() const {
@@ -241,11 +261,10 @@ class RefitRouter {
     }
     for (const Item& item : items_) {  // in order of tensors
       const auto first_hop = static_cast<int32_t>(routing.hops.size());
-      const auto first_box = static_cast<int32_t>(routing.boxes.size());
-      for (const Box& stripe : item.stripes) add_box(stripe);
+      const int32_t box = add_box(item.box);
       for (const ItemHop& hop : item.hops) {
         routing.hops.push_back({.tensor = item.tensor,
-                                .box = first_box + hop.stripe,
+                                .box = box,
                                 .from = hop.from,
                                 .to = hop.to,
                                 .parent = hop.parent < 0 ? -1 : first_hop + hop.parent,
@@ -267,20 +286,15 @@ class RefitRouter {
   bool chained_;
   Relays relays_;
   double target_ = 0;
-  double track_ = 0;  // seconds a link may have by now
+  double track_ = 0;          // seconds a link may have by now
+  bool concentrate_ = false;  // rather than spread what a rank gets over the holders
+  std::vector<Class> classes_;
+  std::optional<EntryGuide> guide_;
+  int64_t total_ = 0;  // bytes over all needers
   std::vector<Item> items_;
   std::vector<size_t> order_;
   std::vector<Copy> copies_;
 };
-
-double seconds(const Problem& problem, LinkKind kind, int64_t bytes) {
-  double rate = 0;
-  const std::vector<double> rates = link_rates(problem.fabric, problem.cost);
-  for (size_t link = 0; link < rates.size(); ++link) {
-    if (problem.fabric.links[link].kind == kind) rate = std::max(rate, rates[link]);
-  }
-  return rate > 0 ? static_cast<double>(bytes) / rate : 0;
-}
 
 /// Do ranks of one NVLink domain have NICs of different rates, or none?
 bool has_uneven_domain(const Problem& problem) {
@@ -314,8 +328,9 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   }
   // Fan-out that is light beside the network may share its channels.
   const PortLoad port = busiest_port(problem, balanced);
-  const bool light = seconds(problem, LinkKind::kNvlink, port.fan_out) <
-                     kLightFanOut * seconds(problem, LinkKind::kNic, port.network);
+  const bool light =
+      fan_out_seconds(problem, port, usual_fan_message(problem, port, usual_message(port))) <
+      kLightFanOut * port.network_s;
   // Relays are drained more evenly by uneven rounds.
   const RoundTuning first = {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged),
                              .fan_channels = light ? 0 : 1};

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "base/error.h"
+#include "sim/cost/nccl.h"
 #include "sim/search/builder.h"
 #include "sim/search/colouring.h"
 #include "sim/search/fit.h"
@@ -17,12 +22,16 @@
 namespace refit {
 namespace {
 
-constexpr int64_t kLargestMessage = int64_t{16} << 20;
+constexpr int64_t kLargestMessage = int64_t{24} << 20;
 constexpr int64_t kRoundsWanted =
     128;  // at the busiest port: a round more or less at the end is 1 %
-constexpr int64_t kWindowMessages = 4;  // bytes a rank fans out in one window, in messages
-constexpr int32_t kDirectGroup = 4;     // colours per step on NVLink
-constexpr int32_t kFeedAhead = 2;       // turns of the network channels that a feed may be early
+constexpr int64_t kWindowMessages = 4;  // bytes a relay is fed in one window, in messages
+constexpr double kAtEase = 0.5;         // of the network's seconds: a fan-out is fast enough
+constexpr double kGain = 0.95;          // a larger message has to be faster by this
+constexpr int64_t kOneSize = 2;         // messages of a fan-out step differ by this factor at most
+constexpr int64_t kRipe = 4;         // a pair waits with less than this part of a fan-out message
+constexpr int32_t kDirectGroup = 4;  // colours per step on NVLink
+constexpr int32_t kFeedAhead = 2;    // turns of the network channels that a feed may be early
 constexpr int32_t kGap = 64;  // step ids from round to round, for the fan-out steps between them
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
@@ -225,7 +234,9 @@ class RoundScheduler {
     // The first channel of the fan-out is the next.
     Wait lane{has_feed_lane() ? add_channel(kind) : static_cast<int32_t>(plan_.channels.size()), 0};
     for_each_window(feed_, [&](Window window) {
-      lane.step = send_window(lane, window, [&](const Beside& fed, Wait at) {
+      PairParts pairs;
+      for (const Beside& fed : window) add_beside(pairs, fed);
+      lane.step = send_pairs(lane, pairs, [&](const Beside& fed, Wait at) {
         const int32_t relay = hop(fed.part.hop).to;
         const Wait round = step_of(fed.round);
         builder_.add_wait(relay, round.channel, round.step, at);
@@ -250,37 +261,79 @@ class RoundScheduler {
       wait_for(hop(brought.part.hop).from, at, brought.round);
     };
     size_t turn = 0;
-    for_each_window(fan_out_, [&](Window window) {
+    PairParts waiting;
+    int64_t most = 0;
+    for (size_t i = 0; i < fan_out_.size(); ++i) {
+      const int32_t round = fan_out_[i].round;
+      most = std::max(most, add_beside(waiting, fan_out_[i]));
+      const bool last = i + 1 == fan_out_.size();
+      if (!last && (fan_out_[i + 1].round == round || most < tuning_.fan_message)) continue;
+      most = 0;
+      const PairParts ripe = take_ripe(waiting, last);
       if (lanes.empty()) {
-        Wait after = step_of(window.back().round);
+        Wait after = step_of(round);
         ++after.step;
-        send_window(after, window, wait);
+        send_pairs(after, ripe, wait);
       } else {
         Wait& lane = lanes[turn++ % lanes.size()];
-        lane.step = send_window(lane, window, wait);
+        lane.step = send_pairs(lane, ripe, wait);
       }
-    });
+    }
   }
 
-  /// Calls add_wait(part, step) for every part. Returns the step after the window.
-  template <typename AddWait>
-  int32_t send_window(Wait begin, Window window, AddWait add_wait) {
-    std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> pairs;
-    for (size_t i = 0; i < window.size(); ++i) {
-      const Hop& h = hop(window[i].part.hop);
-      pairs[{h.from, h.to}].push_back(i);
+  /// What a rank has for another, in the order of rounds.
+  struct PairPart {
+    std::vector<Beside> parts;
+    int64_t bytes = 0;
+  };
+  using PairParts = std::map<std::pair<int32_t, int32_t>, PairPart>;
+
+  /// Returns the bytes that the part's pair has now.
+  int64_t add_beside(PairParts& pairs, const Beside& beside) const {
+    const Hop& h = hop(beside.part.hop);
+    PairPart& pair = pairs[{h.from, h.to}];
+    pair.parts.push_back(beside);
+    return pair.bytes += box_bytes(problem_, h.tensor, beside.part.box);
+  }
+
+  /// Of what waits, all or the pairs with much; small messages wait until they have grown.
+  PairParts take_ripe(PairParts& waiting, bool all) const {
+    if (all) return std::exchange(waiting, {});
+    PairParts ripe;
+    for (auto pair = waiting.begin(); pair != waiting.end();) {
+      const auto next = std::next(pair);
+      if (pair->second.bytes >= tuning_.fan_message / kRipe) ripe.insert(waiting.extract(pair));
+      pair = next;
     }
-    std::vector<PortPair> edges;
-    for (const auto& [pair, parts] : pairs) edges.push_back({pair.first, pair.second});
-    const std::vector<int32_t> colours = colour_edges(edges);
+    return ripe;
+  }
+
+  /// A message for every pair, in steps with messages of about one size: large ones do not wait for
+  /// small ones. Calls add_wait(part, step) for every part. Returns the step after them.
+  template <typename AddWait>
+  int32_t send_pairs(Wait begin, const PairParts& pairs, AddWait add_wait) {
+    std::vector<const PairParts::value_type*> left;  // largest first
+    for (const auto& pair : pairs) left.push_back(&pair);
+    std::ranges::stable_sort(left, std::greater{},
+                             [](const auto* pair) { return pair->second.bytes; });
     int32_t end = begin.step;
-    size_t edge = 0;
-    for (const auto& [pair, parts] : pairs) {
-      const Wait at{begin.channel, begin.step + colours[edge++] / kMaxPeersPerStep};
-      end = std::max(end, at.step + 1);
-      for (const size_t i : parts) {
-        add_part(builder_, spots_, routing_, at.channel, at.step, window[i].part);
-        add_wait(window[i], at);
+    while (!left.empty()) {
+      const auto apart = std::ranges::find_if(left, [&](const auto* pair) {
+        return pair->second.bytes < left.front()->second.bytes / kOneSize;
+      });
+      const std::vector<const PairParts::value_type*> alike(left.begin(), apart);
+      left.erase(left.begin(), apart);
+      std::vector<PortPair> edges;
+      for (const auto* pair : alike) edges.push_back({pair->first.first, pair->first.second});
+      const std::vector<int32_t> colours = colour_edges(edges);
+      const int32_t first = end;
+      for (size_t e = 0; e < alike.size(); ++e) {
+        const Wait at{begin.channel, first + colours[e] / kMaxPeersPerStep};
+        end = std::max(end, at.step + 1);
+        for (const Beside& beside : alike[e]->second.parts) {
+          add_part(builder_, spots_, routing_, at.channel, at.step, beside.part);
+          add_wait(beside, at);
+        }
       }
     }
     REFIT_CHECK(tuning_.fan_channels > 0 || end - begin.step < kGap);
@@ -343,31 +396,80 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   // By rank: network and NVLink, out and in.
   std::vector<std::array<int64_t, 4>> ports(problem.gpu_of_rank.size());
   std::array<int64_t, 4> most{};
+  std::array<int64_t, 2> bytes{};  // over the network, and to pass on, to however many
+  std::vector<bool> passed_on(routing.hops.size());
   for (const Hop& hop : routing.hops) {
     if (hop.from == hop.to) continue;
     const bool inside = domain_of(problem, hop.from) == domain_of(problem, hop.to);
     if (inside && hop.parent < 0) continue;
-    const int64_t bytes =
+    const int64_t size =
         box_bytes(problem, hop.tensor, routing.boxes[static_cast<size_t>(hop.box)]);
     const size_t port = inside ? 2 : 0;
-    most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += bytes);
-    most[port + 1] =
-        std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += bytes);
+    most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += size);
+    most[port + 1] = std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += size);
+    if (!inside) continue;
+    bytes[0] += size;
+    if (!passed_on[static_cast<size_t>(hop.parent)]) bytes[1] += size;
+    passed_on[static_cast<size_t>(hop.parent)] = true;
   }
-  return {std::max(most[0], most[1]), std::max(most[2], most[3])};
+  PortLoad load{.network = std::max(most[0], most[1]), .fan_out = std::max(most[2], most[3])};
+  if (bytes[1] > 0) load.peers = static_cast<double>(bytes[0]) / static_cast<double>(bytes[1]);
+  const double nic = rate_of(problem, LinkKind::kNic);
+  if (nic > 0) load.network_s = static_cast<double>(load.network) / nic;
+  return load;
 }
 
 int64_t usual_message(const PortLoad& port) {
   return std::clamp(port.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
 }
 
+double fan_out_seconds(const Problem& problem, const PortLoad& load, int64_t message) {
+  const CostModel& cost = problem.cost;
+  const double port = rate_of(problem, LinkKind::kNvlink);
+  if (port == 0 || load.fan_out == 0) return 0;
+  const double peers = std::min<double>(load.peers, kMaxPeersPerStep);
+  double rate = port;  // of a message
+  if (cost.nccl.channels > 0) {
+    std::map<int32_t, int32_t> ranks;  // by domain
+    Communicator largest{.ranks = 2, .nvlink = true};
+    for (const int32_t rank : problem.gen.ranks)
+      largest.ranks = std::max(largest.ranks, ++ranks[domain_of(problem, rank)]);
+    rate = shape_message(cost.nccl, largest, LinkKind::kNvlink, message,
+                         static_cast<int32_t>(std::ceil(peers)), port)
+               .rate;
+  }
+  const double step = peers * static_cast<double>(message);
+  return static_cast<double>(load.fan_out) / step *
+         (cost.nvlink.step_start + step / std::min(port, rate * peers));
+}
+
+int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t message) {
+  int64_t best = message;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int64_t halves : {1, 2, 3, 4, 6, 8}) {
+    const int64_t bytes = std::max<int64_t>(message * halves / 2, 1);
+    const double seconds = fan_out_seconds(problem, load, bytes);
+    if (seconds <= kAtEase * load.network_s) return bytes;
+    if (seconds >= kGain * least) continue;
+    best = bytes;
+    least = seconds;
+  }
+  return best;
+}
+
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
                      const RoundTuning& tuning) {
-  const int64_t largest =
-      tuning.message > 0 ? tuning.message : usual_message(busiest_port(problem, routing));
+  const PortLoad load = busiest_port(problem, routing);
+  const int64_t largest = tuning.message > 0 ? tuning.message : usual_message(load);
+  const int64_t fan =
+      tuning.fan_message > 0 ? tuning.fan_message : usual_fan_message(problem, load, largest);
   return fit_staging(options, largest, [&](int64_t message) {
     RoundTuning fitted = tuning;
     fitted.message = message;
+    fitted.fan_message = std::max<int64_t>(
+        static_cast<int64_t>(static_cast<double>(fan) * static_cast<double>(message) /
+                             static_cast<double>(largest)),
+        1);
     Plan plan = RoundScheduler(problem, routing, fitted).run();
     if (std::ranges::any_of(routing.hops, &Hop::staged))
       place_slots(plan, problem, options.staging_bytes);

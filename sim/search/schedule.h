@@ -17,16 +17,27 @@ struct RoundTuning {
   // Channels of the fan-out inside domains; 0: none of its own, it runs on those of the network,
   // between rounds, so that there is one more of them.
   int32_t fan_channels = 1;
+  int64_t fan_message = 0;  // bytes that a pair has to fan out before it does; 0: usual
 };
 
-/// Bytes that the busiest port carries: over the network, and inside domains after it.
+/// What the busiest ports carry: bytes over the network, and inside domains after it.
 struct PortLoad {
   int64_t network = 0, fan_out = 0;
+  double network_s = 0;  // at the rate of the fastest NIC
+  double peers = 0;      // to whom a rank passes on a byte, in the mean
 };
 PortLoad busiest_port(const Problem& problem, const Routing& routing);
 
 /// The size of rounds where RoundTuning names none.
-int64_t usual_message(const PortLoad& port);
+int64_t usual_message(const PortLoad& load);
+
+/// Seconds of fan-out by messages of this size: NCCL gives few channels to small messages of many
+/// ranks, so that they may not reach the rate of a port.
+double fan_out_seconds(const Problem& problem, const PortLoad& load, int64_t message);
+
+/// The size of messages of the fan-out where RoundTuning names none, with rounds of `message`: the
+/// smallest with which it keeps up with the network.
+int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t message);
 
 /// Free order, for routings whose trees run from domain to domain over the network and fan out over
 /// NVLink in each.
