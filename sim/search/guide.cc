@@ -1,6 +1,7 @@
 #include "sim/search/guide.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@ namespace refit {
 namespace {
 
 constexpr double kUneven = 1.0 / 256;  // of a rank's share, that it may let in more or less
+constexpr int64_t kCopies = 8;         // of a class, that an entry passes on in the mean
 
 }  // namespace
 
@@ -49,19 +51,24 @@ EntryGuide::EntryGuide(const Problem& problem, const std::vector<Class>& classes
     const double most = bytes / rate;
     for (const Task& task : list) {
       const int32_t sender = task.of_class->holders.front();
+      const int64_t largest =
+          std::max<int64_t>(task.of_class->bytes * kCopies / std::ssize(*task.needers), 1);
+      std::set<int32_t> used;
       for (int64_t left = task.of_class->bytes; left > 0;) {
         int32_t entry = -1;
-        std::tuple<bool, int64_t, double> best;
+        std::tuple<bool, bool, int64_t, double> best;
         for (const int32_t rank : *task.needers) {
           const bool full = seconds[rank] >= most * (1 - kUneven);
-          const std::tuple key(full, full ? 0 : -sent[{sender, rank}], seconds[rank]);
+          const std::tuple key(used.contains(rank), full, full ? 0 : -sent[{sender, rank}],
+                               seconds[rank]);
           if (entry >= 0 && key >= best) continue;
           entry = rank;
           best = key;
         }
         const double room = (most * (1 + kUneven) - seconds[entry]) * rate_into(entry);
-        const int64_t part =
-            std::get<bool>(best) ? left : std::min(left, static_cast<int64_t>(room) + 1);
+        const int64_t part = std::min(
+            left, std::get<1>(best) ? largest : std::min(largest, static_cast<int64_t>(room) + 1));
+        used.insert(entry);
         task.shares->push_back({entry, part});
         seconds[entry] += static_cast<double>(part) / rate_into(entry);
         sent[{sender, entry}] += part;

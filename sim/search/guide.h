@@ -11,7 +11,8 @@ namespace refit {
 /// By which rank atoms enter an NVLink domain. Atoms with the same holders and needers are of one
 /// class; the guide gives every class of a domain as few entries as it can while all ranks of the
 /// domain let in the same number of seconds, and rather the entry that the class' first holder
-/// sends to anyhow. So few pairs of ranks carry much each: few connections, long messages.
+/// sends to anyhow. What many need has more entries, since each passes it on to all. So few pairs
+/// of ranks carry much each: few connections, long messages.
 class EntryGuide {
  public:
   struct Class {
