@@ -25,8 +25,9 @@ EntryGuide::EntryGuide(const Problem& problem, const std::vector<Class>& classes
   for (int32_t c = 0; c < std::ssize(classes); ++c) {
     const Class& of_class = classes[static_cast<size_t>(c)];
     for (const auto& [domain, needers] : of_class.needers) {
-      const bool held = std::ranges::any_of(
-          of_class.holders, [&](int32_t rank) { return domain_of(problem, rank) == domain; });
+      const bool held = std::ranges::any_of(of_class.holders, [&, in = domain](int32_t rank) {
+        return domain_of(problem, rank) == in;
+      });
       if (!held) tasks[domain].push_back({&of_class, &needers, &shares_[{domain, c}]});
     }
   }
