@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "exec/cast_math.h"
+#include "exec/matrices.h"
 
 namespace refit {
 
@@ -204,37 +205,28 @@ void quantise(Format format, Output output, const Dims& shape, const Box& box, c
     encode_row(dtype, values, count, to);
     to += dtype_bytes(dtype, count);
   };
-  Dims at;  // of the matrix
-  at.count = shape.count;
-  for (int dim = 0; dim < outer; ++dim) at[dim] = box.lo[dim];
-  while (true) {
+  visit_points(outer_box(box, outer), [&](Dims at) {
+    at.count = shape.count;  // the matrix' first element
     Matrix matrix(format, shape, at, read, known);
     if (output == Output::kGlobalScale) {
       const float global = matrix.global();
-      write(&global, 1);
-    } else {
-      const bool data = output == Output::kData;
-      const int64_t top = box.lo[outer], bottom = box.hi[outer];
-      const int64_t left = box.lo[outer + 1], right = box.hi[outer + 1];
-      const bool blocks = has_output(format, Output::kScale);
-      const int64_t height = data && blocks ? block.rows : 1, width = data ? block.columns : 1;
-      const int64_t first = left / width, last = (right + width - 1) / width;  // blocks
-      for (int64_t band = top / height; band * height < bottom; ++band) {
-        if (blocks) matrix.find_scales(band, first, last);
-        if (!data) write(matrix.scales().data(), last - first);
-        const int64_t end = std::min((band + 1) * height, bottom);
-        for (int64_t row = std::max(band * height, top); data && row < end; ++row) {
-          write(matrix.scale_row(row, left, right, first).data(), right - left);
-        }
+      return write(&global, 1);
+    }
+    const bool data = output == Output::kData;
+    const int64_t top = box.lo[outer], bottom = box.hi[outer];
+    const int64_t left = box.lo[outer + 1], right = box.hi[outer + 1];
+    const bool blocks = has_output(format, Output::kScale);
+    const int64_t height = data && blocks ? block.rows : 1, width = data ? block.columns : 1;
+    const int64_t first = left / width, last = (right + width - 1) / width;  // blocks
+    for (int64_t band = top / height; band * height < bottom; ++band) {
+      if (blocks) matrix.find_scales(band, first, last);
+      if (!data) write(matrix.scales().data(), last - first);
+      const int64_t end = std::min((band + 1) * height, bottom);
+      for (int64_t row = std::max(band * height, top); data && row < end; ++row) {
+        write(matrix.scale_row(row, left, right, first).data(), right - left);
       }
     }
-    int dim = outer - 1;
-    while (dim >= 0 && ++at[dim] == box.hi[dim]) {
-      at[dim] = box.lo[dim];
-      --dim;
-    }
-    if (dim < 0) return;
-  }
+  });
 }
 
 }  // namespace refit

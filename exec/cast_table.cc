@@ -153,13 +153,7 @@ void add_cast(CastTable& table, Format format, Output output, const Dims& shape,
     part.row_stride = to.stride[outer];
     part.column_stride = to.stride[outer + 1];
   }
-  Box matrices;
-  matrices.lo.count = matrices.hi.count = outer;
-  for (int dim = 0; dim < outer; ++dim) {
-    matrices.lo[dim] = box.lo[dim];
-    matrices.hi[dim] = box.hi[dim];
-  }
-  visit_points(matrices, [&](const Dims& matrix) {
+  visit_points(outer_box(box, outer), [&](const Dims& matrix) {
     Dims first = region.lo, out = box.lo;
     for (int dim = 0; dim < outer; ++dim) first[dim] = out[dim] = matrix[dim];
     part.source.from = address_of(from, first);
