@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -126,8 +125,7 @@ class TcpBootstrap final : public Bootstrap {
   }
 
   bool send(Connection& to, FrameKind kind, std::string_view payload) {
-    return to.send(print_frame(kind, options_.rank, payload),
-                   Clock::now() + std::chrono::seconds(5));
+    return to.send(print_frame(kind, options_.rank, payload), from_now(5));
   }
 
   /// The first reason stands, and everybody is told once.

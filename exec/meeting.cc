@@ -33,7 +33,8 @@ constexpr size_t kLongestGreeting = 256;  // of a frame from someone who has not
 constexpr size_t kLongestReason = size_t{1} << 20;
 constexpr size_t kMostStrangers = 4096;  // connections that have not proved anything
 constexpr double kStrangerPatience_s = 10;
-constexpr double kHostPatience_s = 2;  // with each of several hosts
+constexpr double kHostPatience_s = 2;                            // with each of several hosts
+constexpr double kReplyPatience_s = 5, kFarewellPatience_s = 1;  // until it is taken
 
 Error system_error(const std::string& what) {
   return Error(fmt::format("meeting: {}: {}", what, std::strerror(errno)), ErrorKind::kWork);
@@ -259,7 +260,7 @@ int32_t admit(Stranger& stranger, const Meeting& meeting, const std::vector<Conn
       prove_role(meeting.token, "server", stranger.nonce, client, rank, world);
   stranger.connection.send(print_frame(good ? FrameKind::kWelcome : FrameKind::kFail, meeting.root,
                                        good ? proof : failure),
-                           Clock::now() + std::chrono::seconds(5));
+                           from_now(kReplyPatience_s));
   return rank;
 }
 
@@ -322,7 +323,7 @@ std::vector<Connection> meet_all(const Listener& listener, const Meeting& meetin
   if (failure.empty()) return met;
   for (Connection& connection : met) {
     connection.send(print_frame(FrameKind::kFail, meeting.root, failure),
-                    Clock::now() + std::chrono::seconds(1));
+                    from_now(kFarewellPatience_s));
   }
   throw Error(failure, ErrorKind::kWork);
 }

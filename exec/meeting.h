@@ -22,7 +22,8 @@ namespace refit {
 // does not travel. Strangers are turned away; what one of the job says that cannot be fails the
 // meeting.
 
-/// The first three belong to the meeting, the others to those who use its connections.
+/// The first three belong to the meeting, the others to those who use its connections; kFail to
+/// both.
 enum class FrameKind : uint32_t {
   kGreet = 1,
   kHello,

@@ -13,8 +13,7 @@ namespace refit {
 
 namespace {
 
-constexpr double kGrace =
-    0.5;  // seconds until a process that hangs in MPI after a failure is ended
+constexpr double kGrace_s = 0.5;  // until a process that hangs in MPI after a failure is ended
 
 /// Rank 0 reads and checks all of the plan, the others what concerns them.
 LoadedPlan load_part(const std::string& path, int32_t rank, int32_t world) {
@@ -60,7 +59,7 @@ std::optional<Outcome> replay_on_mpi(const std::string& path,
                                      const std::vector<int32_t>& process_of,
                                      const ReplayOptions& options) {
   MpiWorld world(process_of, options.timeout_s);
-  world.control().on_hang(kGrace, [](const Error& error) {
+  world.control().on_hang(kGrace_s, [](const Error& error) {
     log_line(std::string("refit-exec: ") + error.what());
     std::_Exit(error.kind() == ErrorKind::kInput ? 2 : 1);
   });

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kLeastRegistered = int64_t{1} << 20;  // smaller ranges cost more than they save
 constexpr int32_t kMostCtas = 32;  // of a kernel, as many as one NVLink peer can use
 
-constexpr std::chrono::seconds kDrainTime(5);
+constexpr double kDrainTime_s = 5;
 
 /// A step as it is enqueued; peers are ranks of the channel's communicator.
 struct BoundStep {
@@ -559,7 +559,7 @@ void NcclBackend::abort(const std::string& reason) {
 /// After an abort nothing waits for peers any more: what is on the streams runs to its end, so that
 /// nothing touches the caller's memory later.
 void NcclBackend::State::drain() {
-  const Clock::time_point deadline = Clock::now() + kDrainTime;
+  const Clock::time_point deadline = from_now(kDrainTime_s);
   std::vector<GpuApi::Stream> streams = {origin};
   for (const ChannelState& channel : channels) streams.push_back(channel.stream);
   try {

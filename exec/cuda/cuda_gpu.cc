@@ -4,13 +4,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <thread>
 
 #include "base/error.h"
+#include "exec/clock.h"
 #include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/nccl_library.h"
 #include "exec/cuda/sweep_kernel.h"
@@ -204,9 +204,9 @@ class CudaGpu final : public GpuApi {
   void abort_comm(Comm comm) override { nccl_.ncclCommAbort(comm_of(comm)); }
   void destroy_comm(Comm comm) override {
     check(nccl_.ncclCommFinalize(comm_of(comm)), "ncclCommFinalize");
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const Clock::time_point deadline = from_now(30);
     while (!is_settled(comm)) {
-      if (std::chrono::steady_clock::now() > deadline) return abort_comm(comm);  // a peer is gone
+      if (Clock::now() > deadline) return abort_comm(comm);  // a peer is gone
       std::this_thread::yield();
     }
     check(nccl_.ncclCommDestroy(comm_of(comm)), "ncclCommDestroy");

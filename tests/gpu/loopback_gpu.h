@@ -1,8 +1,8 @@
 #pragma once
 
-#include <chrono>
 #include <string>
 
+#include "exec/clock.h"
 #include "exec/gpu_api.h"
 
 namespace refit::testing {
@@ -87,10 +87,9 @@ class LoopbackGpu final : public GpuApi {
  private:
   template <typename Call>
   void count(const Call& call) {
-    const auto begin = std::chrono::steady_clock::now();
+    const Clock::time_point begin = Clock::now();
     call();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    host_s += took.count();
+    host_s += seconds_since(begin);
     ++calls;
   }
   /// NCCL matches what a group sends to itself in order.
