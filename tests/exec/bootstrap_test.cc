@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/refused.h"
 #include "tests/temporary_folder.h"
 
 namespace refit {
@@ -454,19 +455,10 @@ TEST(BootstrapEnvironment, NamesTheVariableThatIsMissingOrWrong) {
     Environment bad = good;
     bad.erase(name);
     if (value != nullptr) bad[name] = value;
-    try {
-      read(bad);
-      ADD_FAILURE() << name << " = " << (value == nullptr ? "(none)" : value);
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
+    SCOPED_TRACE(std::string(name) + " = " + (value == nullptr ? "(none)" : value));
+    expect_refused([&] { read(bad); }, {message});
   }
-  try {
-    read({{"REFIT_JOB_TOKEN", kToken}});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no rank of this process"));
-  }
+  expect_refused([] { read({{"REFIT_JOB_TOKEN", kToken}}); }, {"no rank of this process"});
 }
 
 }  // namespace

@@ -1,30 +1,25 @@
 #include "tests/exec/fake_gpu.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "base/error.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
 
 using testing::FakeCluster;
-using ::testing::HasSubstr;
 
 TEST(FakeClusterItself, HoldsUsersToTheRules) {
   FakeCluster cluster(1, 8);
   GpuApi& gpu = cluster.gpu(0);
   GpuApi::Stream a = gpu.make_stream(), b = gpu.make_stream();
   const auto refused = [&](const std::function<void()>& act, const std::string& why) {
-    try {
-      act();
-      ADD_FAILURE() << "not refused: " << why;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(why));
-    }
+    SCOPED_TRACE(why);
+    expect_refused(act, {why}, ErrorKind::kWork);
   };
   const auto settle = [&](GpuApi::Comm comm) {
     while (!gpu.is_settled(comm)) {

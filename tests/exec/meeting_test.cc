@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/refused.h"
 
 namespace refit {
 namespace {
@@ -17,15 +18,6 @@ using ::testing::StartsWith;
 
 Meeting as(int32_t rank, int32_t world, int32_t root = 0, double timeout_s = 30) {
   return {rank, world, root, "a token of this job", timeout_s};
-}
-
-std::string reason_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 template <typename Work>
@@ -65,7 +57,7 @@ TEST(Meeting, OfSeveralHostsTheOneThatListensIsFound) {
   auto stranger = in_thread([&] {
     Meeting another = as(0, 2, 0, 1);
     another.token = "that of another job";
-    return reason_of([&] { meet_all(other, another); });
+    return error_of([&] { meet_all(other, another); }, ErrorKind::kWork);
   });
   auto rank_1 = in_thread([&] {
     return meet_root({"127.0.0.2", "127.0.0.3", "127.0.0.1"}, listener.port(), as(1, 2));
@@ -85,7 +77,7 @@ TEST(Meeting, WhoDoesNotComeIsNamed) {
     return frame ? frame->payload : "";
   });
   const std::string reason = "rank 2 did not come within 500 ms";
-  EXPECT_EQ(reason_of([&] { meet_all(listener, as(0, 3, 0, 0.5)); }), reason);
+  EXPECT_EQ(error_of([&] { meet_all(listener, as(0, 3, 0, 0.5)); }, ErrorKind::kWork), reason);
   EXPECT_EQ(rank_1.get(), reason);
 }
 
@@ -95,7 +87,7 @@ TEST(Meeting, NobodyListens) {
     const Listener closed("127.0.0.1", 0);
     port = closed.port();
   }
-  EXPECT_THAT(reason_of([&] { meet_root({"127.0.0.1"}, port, as(1, 2, 0, 0.1)); }),
+  EXPECT_THAT(error_of([&] { meet_root({"127.0.0.1"}, port, as(1, 2, 0, 0.1)); }, ErrorKind::kWork),
               HasSubstr("rank 1: nobody of this job listens on 127.0.0.1 port"));
 }
 
@@ -103,7 +95,7 @@ TEST(Meeting, ListenersNeedAnAddressOfThisHost) {
   EXPECT_THROW(Listener("192.0.2.1", 0), Error);  // for documentation, nobody has it
   EXPECT_THROW(Listener("no such host", 0), Error);
   const Listener first("127.0.0.1", 0);
-  EXPECT_THAT(reason_of([&] { Listener("127.0.0.1", first.port()); }),
+  EXPECT_THAT(error_of([&] { Listener("127.0.0.1", first.port()); }, ErrorKind::kWork),
               HasSubstr("cannot listen on 127.0.0.1"));
 }
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <random>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -16,21 +15,15 @@
 #include "exec/backend.h"
 #include "exec/conversion.h"
 #include "exec/device_step.h"
+#include "tests/random.h"
 
 namespace refit::testing {
 
 inline constexpr Dtype kWeightDtypes[] = {Dtype::kBf16, Dtype::kFp32, Dtype::kFp16};
 
-class CastRandom {
+class CastRandom : public Random {
  public:
-  explicit CastRandom(uint32_t seed) : engine_(seed) {}
-  int64_t in(int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(engine_() % static_cast<uint64_t>(hi - lo + 1));
-  }
-  template <typename T, size_t N>
-  T of(const T (&list)[N]) {
-    return list[in(0, static_cast<int64_t>(N) - 1)];
-  }
+  using Random::Random;
 
   /// Weights of magnitudes far apart; some blocks of zeros, some values that are none.
   float weight() {
@@ -46,7 +39,6 @@ class CastRandom {
   bool specials = true;
 
  private:
-  std::mt19937_64 engine_;
   int64_t zeros_ = 0;
 };
 

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "exec/copy_table.h"
 #include "exec/device_step.h"
-#include "exec/strided.h"
 #include "tests/exec/random_casts.h"
 #include "tests/gpu/gpu_check.h"
+#include "tests/random.h"
 
 namespace refit {
 namespace {
@@ -22,26 +21,19 @@ std::string in_mb(int64_t bytes) {
   return fmt::format("{:.1f} MB", 1e-6 * static_cast<double>(bytes));
 }
 
-Strided part_of(const Dims& shape, const Box& box, Dtype dtype, std::byte* base) {
-  return resolve({whole(shape), 0, dense_strides(shape)}, box, dtype, base);
-}
-
 }  // namespace
 
 void check_copies(const SweepBlocks& blocks) {
   constexpr int64_t kBytes = int64_t{8} << 20;
   const DeviceMemory source(kBytes), target(kBytes);
   std::vector<std::byte> host_source(kBytes), host_target(kBytes), found(kBytes);
-  std::mt19937_64 random(1);
-  const auto in = [&](int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(random() % static_cast<uint64_t>(hi - lo + 1));
-  };
+  testing::Random random(1);
   int64_t compared = 0;
   for (int d = 0; d < kDtypeCount; ++d) {
     const auto dtype = static_cast<Dtype>(d);
     const int64_t even = dtype_bits(dtype) == 4 ? 2 : 1;
     for (int round = 0; round < 40; ++round) {
-      for (std::byte& byte : host_source) byte = static_cast<std::byte>(random());
+      for (std::byte& byte : host_source) byte = random.byte();
       std::fill(host_target.begin(), host_target.end(), std::byte{0xee});
       source.upload(host_source.data(), kBytes);
       target.upload(host_target.data(), kBytes);
@@ -51,22 +43,22 @@ void check_copies(const SweepBlocks& blocks) {
       while (true) {  // boxes until one of the blocks is full
         Dims from_shape, to_shape;
         Box from_box, to_box;
-        from_shape.count = to_shape.count = static_cast<int32_t>(in(1, 4));
+        from_shape.count = to_shape.count = static_cast<int32_t>(random.in(1, 4));
         from_box.lo.count = from_box.hi.count = to_box.lo.count = to_box.hi.count =
             from_shape.count;
         for (int k = 0; k < from_shape.count; ++k) {
           const int64_t step = k == from_shape.count - 1 ? even : 1;
-          const int64_t extent = in(1, k == 0 ? 70 : 17) * step;
+          const int64_t extent = random.in(1, k == 0 ? 70 : 17) * step;
           const auto place = [&](Dims& shape, Box& box) {
-            box.lo[k] = in(0, 1) * in(0, 7) * step;
+            box.lo[k] = random.in(0, 1) * random.in(0, 7) * step;
             box.hi[k] = box.lo[k] + extent;
-            shape[k] = box.hi[k] + in(0, 1) * in(0, 7) * step;
+            shape[k] = box.hi[k] + random.in(0, 1) * random.in(0, 7) * step;
           };
           place(from_shape, from_box);
           place(to_shape, to_box);
         }
-        from_at += in(0, 1) * in(0, 15);
-        to_at += in(0, 1) * in(0, 15);
+        from_at += random.in(0, 1) * random.in(0, 15);
+        to_at += random.in(0, 1) * random.in(0, 15);
         const int64_t from_bytes = dtype_bytes(dtype, from_shape.product());
         const int64_t to_bytes = dtype_bytes(dtype, to_shape.product());
         if (from_at + from_bytes > kBytes || to_at + to_bytes > kBytes) break;
@@ -102,11 +94,8 @@ void check_bulk_copies(const SweepBlocks& blocks) {
   constexpr int64_t kBytes = int64_t{64} << 20;
   const DeviceMemory source(kBytes), target(kBytes);
   std::vector<std::byte> from(kBytes), to(kBytes), found(kBytes);
-  std::mt19937_64 random(2);
-  const auto in = [&](int64_t lo, int64_t hi) {
-    return lo + static_cast<int64_t>(random() % static_cast<uint64_t>(hi - lo + 1));
-  };
-  for (std::byte& byte : from) byte = static_cast<std::byte>(random());
+  testing::Random random(2);
+  for (std::byte& byte : from) byte = random.byte();
   source.upload(from.data(), kBytes);
   int64_t compared = 0;
   for (int round = 0; round < 20; ++round) {
@@ -117,12 +106,12 @@ void check_bulk_copies(const SweepBlocks& blocks) {
     int64_t from_at = 0, to_at = 0;
     while (true) {
       Strided rows;
-      rows.run = (kLongRunUnits + in(0, 3000)) * 16;
-      rows.dims = static_cast<int32_t>(in(0, 2));
+      rows.run = (kLongRunUnits + random.in(0, 3000)) * 16;
+      rows.dims = static_cast<int32_t>(random.in(0, 2));
       int64_t extent = rows.run;
       for (int32_t d = rows.dims - 1; d >= 0; --d) {
-        rows.count[d] = in(2, 9);
-        rows.stride[d] = extent + in(0, 20) * 16;
+        rows.count[d] = random.in(2, 9);
+        rows.stride[d] = extent + random.in(0, 20) * 16;
         extent = rows.count[d] * rows.stride[d];
       }
       if (from_at + extent > kBytes || to_at + extent > kBytes) break;
@@ -133,8 +122,8 @@ void check_bulk_copies(const SweepBlocks& blocks) {
       };
       add(on_host, from.data(), to.data());
       add(on_device.copies, source.data(), target.data());
-      from_at += (extent + 15) / 16 * 16 + in(0, 9) * 16;
-      to_at += rows.bytes() + in(0, 9) * 16;
+      from_at += (extent + 15) / 16 * 16 + random.in(0, 9) * 16;
+      to_at += rows.bytes() + random.in(0, 9) * 16;
     }
     copy_tiles(view(on_host));
     if (!on_device.copies.has_long_runs()) throw Error("runs are not long", ErrorKind::kWork);

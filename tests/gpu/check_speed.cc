@@ -15,17 +15,12 @@
 #include "exec/cuda/cuda_gpu.h"
 #include "exec/executor.h"
 #include "exec/nccl_backend.h"
-#include "exec/strided.h"
 #include "plans/plan_io.h"
 #include "tests/gpu/gpu_check.h"
 #include "tests/gpu/loopback_gpu.h"
 
 namespace refit {
 namespace {
-
-Strided part_of(const Dims& shape, const Box& box, Dtype dtype, std::byte* base) {
-  return resolve({whole(shape), 0, dense_strides(shape)}, box, dtype, base);
-}
 
 double time_plain_copy(std::byte* to, const std::byte* from, int64_t bytes) {
   return seconds_of([&] {

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "exec/cuda/bulk_copy.h"
 #include "exec/cuda/cuda_gpu.h"
+#include "exec/strided.h"
 #include "plans/plan_io.h"
 
 namespace refit {
@@ -24,6 +25,10 @@ void check_cuda(cudaError_t error, const char* what) {
 void print_row(const std::string& what, const std::string& figure, const std::string& beside,
                const std::string& verdict) {
   fmt::print("{:<48} {:>16} {:>16} {:>9}\n", what, figure, beside, verdict);
+}
+
+Strided part_of(const Dims& shape, const Box& box, Dtype dtype, std::byte* base) {
+  return resolve({whole(shape), 0, dense_strides(shape)}, box, dtype, base);
 }
 
 DeviceMemory::DeviceMemory(int64_t bytes) {

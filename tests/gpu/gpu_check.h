@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "exec/backend.h"
 #include "exec/cuda/sweep_kernel.h"
 #include "exec/sweep.h"
 
@@ -20,6 +21,9 @@ void check_cuda(cudaError_t error, const char* what);
 /// A row of the table: run.sh prints its own in the same columns.
 void print_row(const std::string& what, const std::string& figure, const std::string& beside,
                const std::string& verdict);
+
+/// A box of a dense tensor at `base`.
+Strided part_of(const Dims& shape, const Box& box, Dtype dtype, std::byte* base);
 
 /// Device memory.
 class DeviceMemory {
