@@ -6,8 +6,8 @@
 #
 #   tests/gpu/run.sh [--dry] [BUILD_DIR]
 #
-# --dry: without a GPU, what of this can run: the builds, the plans, their replays on the host, and that all programs say what is
-# missing. Exit 0 all right, 1 something wrong, 2 no GPU or no NCCL.
+# --dry: what of this runs without a GPU, on a build that is there: the plans, their replays on the host, and that all programs
+# say what is missing. Exit 0 all right, 1 something wrong, 2 no GPU or no NCCL.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 dry=no
