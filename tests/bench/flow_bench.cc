@@ -8,7 +8,6 @@
 // is marked and fails the run. --full adds 1,024 to 1,024 GPUs with 50,000 blocks.
 
 #include <fmt/core.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,16 +16,10 @@
 #include <vector>
 
 #include "sim/flow/multicast.h"
+#include "tests/bench/process.h"
 
 namespace refit {
 namespace {
-
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec) +
-         static_cast<double>(usage.ru_utime.tv_usec) * 1e-6;
-}
 
 std::vector<double> nominal_rates(const Fabric& fabric) {
   std::vector<double> rates;

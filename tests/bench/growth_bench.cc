@@ -1,22 +1,18 @@
 // How the search grows: refit_bench_growth [--full]. Qwen3-30B-A3B from half of the ranks to the
 // other half: train PP4 EP8 with as much data parallelism as fits, gen TP8 in replicas, dgx-h100.
-// Seconds are of CPU, of search() as a whole: bound, routing, schedule, check, simulation. What they
-// are to d log d of the d deliveries (boxes and needers) stands beside them, the first row being 1;
-// a row above 1.5 is marked and fails the run. --full goes on from 512 to 4,096 ranks.
+// Seconds are of CPU, of search() as a whole: bound, routing, schedule, check, simulation. What
+// they are to d log d of the d deliveries (boxes and needers) stands beside them, the first row
+// being 1; a row above 1.5 is marked and fails the run. --full goes on from 512 to 4,096 ranks.
 
 #include <fmt/core.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 
 #include "sim/search/atoms.h"
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
+#include "tests/bench/process.h"
 
 namespace refit {
 namespace {
@@ -24,15 +20,7 @@ namespace {
 struct Growth {
   int64_t deliveries = 0, classes = 0;
   double bound = 0, predicted = 0, load_s = 0;
-  bool done = false;
 };
-
-double cpu_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_utime.tv_sec) +
-         static_cast<double>(usage.ru_utime.tv_usec) * 1e-6;
-}
 
 Growth plan_with(int32_t ranks) {
   const Problem problem =
@@ -51,46 +39,25 @@ Growth plan_with(int32_t ranks) {
   const Plan plan = search(problem, {.attempts = 1});
   row.bound = plan.prediction.lower_bound_s;
   row.predicted = plan.prediction.predicted_s;
-  row.done = true;
   return row;
 }
 
 /// In a process of its own; `first` is the first row's CPU time to d log d.
 bool run_ranks(int32_t ranks, double& first) {
-  int ends[2];
-  if (pipe(ends) != 0) return false;
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    Growth row;
-    try {
-      row = plan_with(ranks);
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "{} ranks: {}\n", ranks, error.what());
-    }
-    const bool written = write(ends[1], &row, sizeof row) == ssize_t{sizeof row};
-    _exit(written ? 0 : 1);
-  }
-  close(ends[1]);
-  Growth row;
-  if (child < 0 || read(ends[0], &row, sizeof row) != ssize_t{sizeof row}) row.done = false;
-  close(ends[0]);
-  rusage usage{};
-  int status = 0;
-  wait4(child, &status, 0, &usage);
-  if (!row.done) {
+  const auto measured = measure(fmt::format("{} ranks", ranks), [&] { return plan_with(ranks); });
+  if (!measured) {
     fmt::print("{:>6}  failed\n", ranks);
     return false;
   }
-  const double took = static_cast<double>(usage.ru_utime.tv_sec) +
-                      static_cast<double>(usage.ru_utime.tv_usec) * 1e-6 - row.load_s;
+  const Growth& row = measured->result;
+  const double took = measured->cpu_s - row.load_s;
   const auto d = static_cast<double>(row.deliveries);
   const double per = took / (d * std::log2(d));
   if (first == 0) first = per;
   const bool met = per <= 1.5 * first;
   fmt::print("{:>6} {:>11} {:>8} {:>9.2f} {:>9.2f} {:>8.2f} {:>8.4f}{}\n", ranks, row.deliveries,
-             row.classes, took, per / first, static_cast<double>(usage.ru_maxrss) / (1 << 20),
-             row.predicted / row.bound, met ? "" : "  ABOVE");
+             row.classes, took, per / first, measured->memory_gib, row.predicted / row.bound,
+             met ? "" : "  ABOVE");
   return met;
 }
 

@@ -7,19 +7,13 @@
 // marked and fails the run.
 
 #include <fmt/core.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <exception>
-#include <vector>
 
 #include "sim/search/problem.h"
 #include "sim/search/search.h"
 #include "sim/simulator/simulator.h"
+#include "tests/bench/process.h"
 
 namespace refit {
 namespace {
@@ -59,7 +53,6 @@ constexpr Case kCases[] = {
 
 struct Row {
   double bound = 0, fluid = 0, predicted = 0;
-  bool done = false;
 };
 
 Row plan_case(const Case& c) {
@@ -72,42 +65,21 @@ Row plan_case(const Case& c) {
   const Plan plan = search(problem, {});
   const Timeline timeline = simulate(plan, problem.fabric, problem.cost, {.error = 0.01});
   return {plan.prediction.lower_bound_s, timeline.bottleneck_use * timeline.refit_s,
-          plan.prediction.predicted_s, true};
+          plan.prediction.predicted_s};
 }
 
 /// Prints a row; true when the goal is met.
 bool run_case(const Case& c) {
-  int ends[2];
-  if (pipe(ends) != 0) return false;
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child == 0) {
-    Row row;
-    try {
-      row = plan_case(c);
-    } catch (const std::exception& error) {
-      fmt::print(stderr, "{}: {}\n", c.name, error.what());
-    }
-    const bool written = write(ends[1], &row, sizeof row) == ssize_t{sizeof row};
-    _exit(written ? 0 : 1);
-  }
-  close(ends[1]);
-  Row row;
-  if (child < 0 || read(ends[0], &row, sizeof row) != ssize_t{sizeof row}) row.done = false;
-  close(ends[0]);
-  rusage usage{};
-  int status = 0;
-  wait4(child, &status, 0, &usage);
-  if (!row.done) {
+  const auto measured = measure(c.name, [&] { return plan_case(c); });
+  if (!measured) {
     fmt::print("{:<54}  failed\n", c.name);
     return false;
   }
+  const Row& row = measured->result;
   const double ratio = row.predicted / row.bound;
   fmt::print("{:<54} {:>9.1f} {:>9.1f} {:>7.4f} {:>7.4f} {:>6.2f} {:>7.1f} {:>8.2f}{}\n", c.name,
              row.bound * 1e3, row.predicted * 1e3, ratio, row.fluid / row.bound, c.goal,
-             static_cast<double>(usage.ru_utime.tv_sec) +
-                 static_cast<double>(usage.ru_utime.tv_usec) * 1e-6,
-             static_cast<double>(usage.ru_maxrss) / (1 << 20), ratio > c.goal ? "  ABOVE" : "");
+             measured->cpu_s, measured->memory_gib, ratio > c.goal ? "  ABOVE" : "");
   return ratio <= c.goal;
 }
 
