@@ -106,9 +106,7 @@ std::string compare_inputs(const InputSpec& inputs, std::vector<std::string> str
   if (strategies.empty()) {
     for (const auto& [name, summary] : list_strategies()) strategies.push_back(name);
   }
-  const LowerBound bound = lower_bound(problem);
-  return cli::compare_json(bound,
-                           compare(problem, search_options("refit", seed, staging), strategies));
+  return cli::compare_json(compare(problem, search_options("refit", seed, staging), strategies));
 }
 
 std::string bound_inputs(const InputSpec& inputs) {

@@ -84,12 +84,11 @@ int run_compare(const Common& common, const CompareOptions& options) {
   if (names.empty()) {
     for (const auto& [name, summary] : list_strategies()) names.push_back(name);
   }
-  const LowerBound bound = lower_bound(problem);
-  const std::vector<ComparedPlan> rows =
+  const Comparison comparison =
       compare(problem, options.search, names, make_progress(common.quiet));
   std::vector<std::vector<std::string>> table;
   bool failed = false;
-  for (const ComparedPlan& row : rows) {
+  for (const ComparedPlan& row : comparison.rows) {
     if (!row.error.empty()) {
       table.push_back({row.strategy, row.error});
       // That a peer's schedule does not serve every layout is a result.
@@ -105,7 +104,7 @@ int run_compare(const Common& common, const CompareOptions& options) {
   }
   const int code = failed ? 1 : 0;
   if (common.json) {
-    fmt::print("{}\n", compare_json(bound, rows));
+    fmt::print("{}\n", compare_json(comparison));
     return code;
   }
   print_problem(problem);
@@ -113,7 +112,8 @@ int run_compare(const Common& common, const CompareOptions& options) {
   print_table(
       {"strategy", "predicted", "x bound", "between domains", "inside domains", "transfers"},
       table);
-  fmt::print("\n  lower bound {}: {}\n", print_time(bound.seconds), bound.reason);
+  fmt::print("\n  lower bound {}: {}\n", print_time(comparison.bound.seconds),
+             comparison.bound.reason);
   return code;
 }
 

@@ -39,7 +39,8 @@ int run_report(const Common& common, const ReportOptions& options) {
   if (!names.empty()) {
     others = compare(reload_problem(loaded.plan),
                      {.seed = loaded.plan.seed, .staging_bytes = loaded.plan.staging_bytes}, names,
-                     make_progress(common.quiet));
+                     make_progress(common.quiet))
+                 .rows;
   }
   const PlanWorld world = load_world(loaded.plan);
   const std::string page = during(common.quiet, "simulate", [&] {

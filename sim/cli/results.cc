@@ -57,9 +57,9 @@ std::string saved_plan_json(const Plan& plan, const SavedPlan& saved) {
   return plan_row(plan, saved).dump(2);
 }
 
-std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows) {
+std::string compare_json(const Comparison& comparison) {
   Json list = Json::array();
-  for (const ComparedPlan& row : rows) {
+  for (const ComparedPlan& row : comparison.rows) {
     if (!row.error.empty()) {
       list.push_back({{"strategy", row.strategy}, {"error", row.error}});
       continue;
@@ -68,7 +68,9 @@ std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan
     json["schedule_s"] = row.schedule_s;
     list.push_back(std::move(json));
   }
-  return Json{{"lower_bound_s", bound.seconds}, {"bound_reason", bound.reason}, {"rows", list}}
+  return Json{{"lower_bound_s", comparison.bound.seconds},
+              {"bound_reason", comparison.bound.reason},
+              {"rows", list}}
       .dump(2);
 }
 

@@ -20,7 +20,7 @@ std::string plan_json(const Problem& problem, const Plan& plan, const SavedPlan&
                       double search_s);
 /// Of a plan from a file: without what only planning knows.
 std::string saved_plan_json(const Plan& plan, const SavedPlan& saved);
-std::string compare_json(const LowerBound& bound, const std::vector<ComparedPlan>& rows);
+std::string compare_json(const Comparison& comparison);
 std::string bound_json(const LowerBound& bound);
 /// A list of what binds: what, its share, its links.
 std::string binding_json(const std::vector<PriceGroup>& binding);

@@ -17,13 +17,12 @@ double schedule_time(const Problem& problem, const Plan& plan) {
 
 }  // namespace
 
-std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& options,
-                                  const std::vector<std::string>& strategies,
-                                  const Progress& progress) {
+Comparison compare(const Problem& problem, const SearchOptions& options,
+                   const std::vector<std::string>& strategies, const Progress& progress) {
   for (const std::string& name : strategies) find_strategy(name);
   if (progress) progress("bound", 0);
-  const LowerBound bound = lower_bound(problem);
-  std::vector<ComparedPlan> rows;
+  Comparison comparison = {lower_bound(problem), {}};
+  auto& [bound, rows] = comparison;
   for (const std::string& name : strategies) {
     if (progress)
       progress(name, static_cast<double>(rows.size()) / static_cast<double>(strategies.size()));
@@ -41,7 +40,7 @@ std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& o
     }
   }
   if (progress) progress("done", 1);
-  return rows;
+  return comparison;
 }
 
 }  // namespace refit

@@ -17,11 +17,15 @@ struct ComparedPlan {
   PlanTotals totals;
 };
 
+struct Comparison {
+  LowerBound bound;
+  std::vector<ComparedPlan> rows;
+};
+
 /// Plans the problem with each of the strategies, all by the same code; `options.strategy` is not
 /// looked at. An unknown name fails before the work; a strategy that cannot serve the problem says
 /// why in its row.
-std::vector<ComparedPlan> compare(const Problem& problem, const SearchOptions& options,
-                                  const std::vector<std::string>& strategies,
-                                  const Progress& progress = {});
+Comparison compare(const Problem& problem, const SearchOptions& options,
+                   const std::vector<std::string>& strategies, const Progress& progress = {});
 
 }  // namespace refit
