@@ -135,9 +135,4 @@ FabricCut minimum_cut(const Fabric& fabric, std::span<const int32_t> inside, boo
   return cut;
 }
 
-double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
-                    std::span<const double> link_rate) {
-  return minimum_cut(fabric, inside, into, link_rate).rate;
-}
-
 }  // namespace refit

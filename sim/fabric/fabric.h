@@ -159,7 +159,7 @@ enum class RouteClass : uint8_t {
   kNvlink,   // NVLink
   kHost,     // PCIe, in a node
   kOwnNic,   // own NICs that share a leaf
-  kPeerNic,  // over NVLink to a peer, whose NIC shares a leaf with one of the receiver's (NCCL: PXN)
+  kPeerNic,  // over NVLink to a peer, whose NIC shares a leaf with one of the receiver's (PXN)
   kSpine,    // own NICs of different leaves
 };
 struct Route {
@@ -183,9 +183,5 @@ struct FabricCut {
 /// to `inside`. Nothing when one of the two is empty. O(links), plus a flow between switches.
 FabricCut minimum_cut(const Fabric& fabric, std::span<const int32_t> inside, bool into,
                       std::span<const double> link_rate);
-
-/// Its rate.
-double cut_capacity(const Fabric& fabric, std::span<const int32_t> inside, bool into,
-                    std::span<const double> link_rate);
 
 }  // namespace refit

@@ -373,11 +373,11 @@ double plain_bound(const Case& c) {
     }
     const Ranks gpus(x.begin(), x.end());
     if (into > 0)
-      seconds =
-          std::max(seconds, static_cast<double>(into) / cut_capacity(c.fabric, gpus, true, rates));
+      seconds = std::max(seconds,
+                         static_cast<double>(into) / minimum_cut(c.fabric, gpus, true, rates).rate);
     if (out > 0)
-      seconds =
-          std::max(seconds, static_cast<double>(out) / cut_capacity(c.fabric, gpus, false, rates));
+      seconds = std::max(seconds,
+                         static_cast<double>(out) / minimum_cut(c.fabric, gpus, false, rates).rate);
   }
   return seconds;
 }

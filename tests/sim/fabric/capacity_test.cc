@@ -24,7 +24,7 @@ std::vector<int32_t> range(int32_t first, int32_t last) {
 }
 
 double capacity(const Fabric& fabric, const std::vector<int32_t>& inside, bool into) {
-  return cut_capacity(fabric, inside, into, nominal(fabric));
+  return minimum_cut(fabric, inside, into, nominal(fabric)).rate;
 }
 
 TEST(CutCapacity, DgxH100) {
@@ -47,9 +47,9 @@ TEST(CutCapacity, AchievableRatesCount) {
   const Fabric fabric = make_fabric(load_fabric_source("dgx-h100"), 2);
   std::vector<double> rates = nominal(fabric);
   for (double& rate : rates) rate *= 0.968;
-  EXPECT_DOUBLE_EQ(cut_capacity(fabric, range(0, 8), true, rates), 8 * 48.4 * kGB);
+  EXPECT_DOUBLE_EQ(minimum_cut(fabric, range(0, 8), true, rates).rate, 8 * 48.4 * kGB);
   rates[static_cast<size_t>(fabric.nics[3].in)] = 0;
-  EXPECT_DOUBLE_EQ(cut_capacity(fabric, range(0, 8), true, rates), 7 * 48.4 * kGB);
+  EXPECT_DOUBLE_EQ(minimum_cut(fabric, range(0, 8), true, rates).rate, 7 * 48.4 * kGB);
 }
 
 TEST(CutCapacity, Gb200) {
@@ -167,11 +167,11 @@ TEST(CutCapacity, AgreesWithAugmentingPaths) {
             if (!sends[g]) inside.push_back(static_cast<int32_t>(g));
           }
           const double expected = plain_flow(fabric, sends, rates);
-          EXPECT_EQ(cut_capacity(fabric, inside, true, rates), expected) << network << nics;
+          EXPECT_EQ(minimum_cut(fabric, inside, true, rates).rate, expected) << network << nics;
           std::vector<int32_t> outside;
           for (size_t g = 0; g < sends.size(); ++g)
             if (sends[g]) outside.push_back(static_cast<int32_t>(g));
-          EXPECT_EQ(cut_capacity(fabric, outside, false, rates), expected) << network << nics;
+          EXPECT_EQ(minimum_cut(fabric, outside, false, rates).rate, expected) << network << nics;
         }
 }
 

@@ -65,8 +65,8 @@ TEST(Exclude, AGpuWithoutItsNicUsesThatOfAPeer) {
   std::vector<double> rates;
   for (const Link& link : left.links) rates.push_back(link.rate);
   const std::vector<int32_t> n1 = {4, 5, 6, 7}, gpu6 = {6};
-  EXPECT_DOUBLE_EQ(cut_capacity(left, n1, true, rates), 3 * 10e9);
-  EXPECT_DOUBLE_EQ(cut_capacity(left, gpu6, true, rates), 100e9);
+  EXPECT_DOUBLE_EQ(minimum_cut(left, n1, true, rates).rate, 3 * 10e9);
+  EXPECT_DOUBLE_EQ(minimum_cut(left, gpu6, true, rates).rate, 100e9);
 }
 
 TEST(Exclude, BridgesThatNoLongerJoin) {

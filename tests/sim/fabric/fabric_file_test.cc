@@ -146,12 +146,12 @@ TEST(FabricFile, CutsOfEverything) {
   for (const Link& link : fabric.links) rates.push_back(link.rate);
   const std::vector<int32_t> gpu1 = {1}, gpu3 = {3}, s7 = {12, 13};
   // GPU 1: two bridges and its PCIe port.
-  EXPECT_DOUBLE_EQ(cut_capacity(fabric, gpu1, true, rates), 50e9 + 25e9 + 64e9);
+  EXPECT_DOUBLE_EQ(minimum_cut(fabric, gpu1, true, rates).rate, 50e9 + 25e9 + 64e9);
   // GPU 3: all that others have to send comes up from sw0; between the CPUs 40 GB/s would pass, and
   // its port would let in 64.
-  EXPECT_DOUBLE_EQ(cut_capacity(fabric, gpu3, true, rates), 32e9);
+  EXPECT_DOUBLE_EQ(minimum_cut(fabric, gpu3, true, rates).rate, 32e9);
   // s7: 50.5 Gbps and half of that.
-  EXPECT_DOUBLE_EQ(cut_capacity(fabric, s7, true, rates), 1.5 * 50.5e9 / 8);
+  EXPECT_DOUBLE_EQ(minimum_cut(fabric, s7, true, rates).rate, 1.5 * 50.5e9 / 8);
 }
 
 TEST(FabricFile, Parameters) {
