@@ -1,8 +1,9 @@
 #include "sim/flow/hop_graph.h"
 
 #include <algorithm>
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/connected_components.hpp>
 #include <map>
-#include <numeric>
 
 #include "base/error.h"
 
@@ -10,6 +11,16 @@ namespace refit {
 namespace {
 
 size_t at(int32_t index) { return static_cast<size_t>(index); }
+
+/// Which group of those that the pairs join each of `count` things is in.
+std::vector<int32_t> join_pairs(size_t count,
+                                const std::vector<std::pair<int32_t, int32_t>>& pairs) {
+  const boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS> graph(
+      pairs.begin(), pairs.end(), count);
+  std::vector<int32_t> group(count);
+  boost::connected_components(graph, group.data());
+  return group;
+}
 
 /// Switches in trees, one numbering for switches and what joins their roots.
 struct Forest {
@@ -175,46 +186,32 @@ class HopGraphBuilder {
 
   /// The GPUs of an NVLink domain, and those that share a host.
   void add_domains() {
-    std::vector<int32_t> joined(fabric_.domains.size());  // by NVLink domain: the lowest it is with
-    std::iota(joined.begin(), joined.end(), 0);
-    const auto first = [&](int32_t domain) {
-      while (joined[at(domain)] != domain) domain = joined[at(domain)];
-      return domain;
-    };
+    std::vector<std::pair<int32_t, int32_t>> joined;  // NVLink domains
     for (const Node& node : fabric_.nodes)
       for (const int32_t gpu : node.gpus) {
         const Gpu& one = fabric_.gpus[at(node.gpus[0])];
         const Gpu& other = fabric_.gpus[at(gpu)];
-        if (one.hub < 0 || other.hub < 0) continue;
-        const int32_t a = first(one.domain), b = first(other.domain);
-        joined[at(std::max(a, b))] = std::min(a, b);
+        if (one.hub >= 0 && other.hub >= 0) joined.emplace_back(one.domain, other.domain);
       }
+    const std::vector<int32_t> group = join_pairs(fabric_.domains.size(), joined);
     std::vector<int32_t> of;
-    for (const Gpu& gpu : fabric_.gpus) of.push_back(first(gpu.domain));
+    for (const Gpu& gpu : fabric_.gpus) of.push_back(group[at(gpu.domain)]);
     graph_.domains = make_groups(std::move(of));
   }
 
   void add_rails() {
-    std::vector<int32_t> joined(fabric_.gpus.size());  // by GPU: the lowest it is with
-    std::iota(joined.begin(), joined.end(), 0);
-    const auto first = [&](int32_t gpu) {
-      while (joined[at(gpu)] != gpu) gpu = joined[at(gpu)];
-      return gpu;
-    };
-    std::vector<int32_t> of_plane(graph_.planes.size(), -1);
+    std::vector<std::pair<int32_t, int32_t>> joined;  // GPUs
+    std::vector<int32_t> first(graph_.planes.size(), -1);
     for (const GpuPort& port : graph_.ports) {
       if (graph_.is_local(port.site)) continue;
-      int32_t& other = of_plane[at(graph_.plane[at(port.site)])];
+      int32_t& other = first[at(graph_.plane[at(port.site)])];
       if (other < 0) other = port.gpu;
-      const int32_t a = first(port.gpu), b = first(other);
-      joined[at(std::max(a, b))] = std::min(a, b);
+      joined.emplace_back(port.gpu, other);
     }
-    std::vector<int32_t> of;
-    for (int32_t gpu = 0; gpu < std::ssize(joined); ++gpu) of.push_back(first(gpu));
-    graph_.rails = make_groups(std::move(of));
+    graph_.rails = make_groups(join_pairs(fabric_.gpus.size(), joined));
   }
 
-  /// Numbers the groups from 0.
+  /// Numbers the groups in order of their first GPUs.
   GpuGroups make_groups(std::vector<int32_t> of) const {
     GpuGroups groups;
     std::vector<int32_t> number(of.size() + fabric_.domains.size(), -1);

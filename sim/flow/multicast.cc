@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <random>
 
@@ -195,10 +196,11 @@ class FluidSolver {
     std::vector<TreeShare>& trees = trees_[i];
     if (!finder_.find(items_[i], hops_)) hops_ = trees.front().hops;
     double best = prices_.hops(hops_);
+    costs_.clear();
     size_t worst = 0;
     double worst_price = -1;
     for (size_t t = 0; t < trees.size(); ++t) {
-      const double cost = prices_.hops(trees[t].hops);
+      const double cost = costs_.emplace_back(prices_.hops(trees[t].hops));
       paid += cost * trees[t].bytes;
       if (cost > worst_price) {
         worst = t;
@@ -209,7 +211,7 @@ class FluidSolver {
         hops_ = trees[t].hops;
       }
     }
-    for (const TreeShare& tree : trees) saved += (prices_.hops(tree.hops) - best) * tree.bytes;
+    for (size_t t = 0; t < trees.size(); ++t) saved += (costs_[t] - best) * trees[t].bytes;
     if (best >= worst_price * (1 - kLevel)) return;
     add_diff(hops_, 1);
     add_diff(trees[worst].hops, -1);
@@ -284,6 +286,7 @@ class FluidSolver {
   std::vector<std::vector<TreeShare>> trees_;  // by item
   double sharpness_ = 0, reference_ = 0;
   std::vector<PortHop> hops_;
+  std::vector<double> costs_;     // of the trees of one item
   std::vector<double> diff_;      // by link: uses that a move adds for each byte
   std::vector<int32_t> changed_;  // links that one of the two trees has
   std::vector<char> is_changed_;
