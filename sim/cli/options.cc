@@ -318,7 +318,7 @@ void add_commands(CLI::App& app, CommandLine& line) {
       app, line,
       {{"plan", "search for a schedule and save it", add_plan},
        {"compare", "plan with several strategies, in one table", add_compare},
-       {"bound", "lower bound on any schedule, and the cut that gives it", add_bound},
+       {"bound", "lower bound on any schedule, and what binds", add_bound},
        {"demand", "who needs how much, before any fabric", add_demand},
        {"check", "prove that a plan delivers every element once", add_check},
        {"simulate", "replay a plan on a fabric", add_simulate},
