@@ -11,8 +11,9 @@
 namespace refit {
 namespace {
 
-// Flows computed for cuts of GPUs, nodes and domains, all together. Ports alone are exact for these unless
-// senders or the spine limit them further, so that the tightest cut is nearly always the first.
+// Flows computed for cuts of GPUs, nodes and domains, all together. Ports alone are exact for these
+// unless senders or the spine limit them further, so that the tightest cut is nearly always the
+// first.
 constexpr size_t kMostFlows = 64;
 constexpr size_t kMostSwitches = 16;  // and for those of switches
 

@@ -81,8 +81,8 @@ LowerBound lower_bound(const Demand& demand, const Layout& train, const Layout& 
                        const Fabric& fabric, const std::vector<int32_t>& gpu_of_rank,
                        const std::vector<double>& rates);
 
-/// The groups of what binds, largest share first; shares below 0.1 % are left out. A GPU is of train
-/// or gen ranks by `sides`, by GPU: kTrainSide and kGenSide added up.
+/// The groups of what binds, largest share first; shares below 0.1 % are left out. A GPU is of
+/// train or gen ranks by `sides`, by GPU: kTrainSide and kGenSide added up.
 inline constexpr uint8_t kTrainSide = 1, kGenSide = 2;
 std::vector<PriceGroup> group_prices(const std::vector<LinkPrice>& prices, const Fabric& fabric,
                                      const std::vector<double>& rates,
