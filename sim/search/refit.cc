@@ -57,10 +57,14 @@ enum class Relays : uint8_t { kNone, kOfReceivers, kOfBothSides };
 
 class RefitRouter {
  public:
-  RefitRouter(const Problem& problem, uint64_t seed, bool chained, Relays relays)
-      : problem_(problem), load_(problem), random_(seed), chained_(chained), relays_(relays) {
-    target_ = cut_bound(problem).seconds;
-  }
+  /// `target`: T, seconds.
+  RefitRouter(const Problem& problem, double target, uint64_t seed, bool chained, Relays relays)
+      : problem_(problem),
+        load_(problem),
+        random_(seed),
+        chained_(chained),
+        relays_(relays),
+        target_(target) {}
 
   Routing run() {
     make_items();
@@ -285,7 +289,7 @@ class RefitRouter {
   std::mt19937_64 random_;
   bool chained_;
   Relays relays_;
-  double target_ = 0;
+  double target_;
   double track_ = 0;          // seconds a link may have by now
   bool concentrate_ = false;  // rather than spread what a rank gets over the holders
   std::vector<Class> classes_;
@@ -313,13 +317,14 @@ bool has_uneven_domain(const Problem& problem) {
 
 Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   Trials trials(problem, options);
+  const double target = cut_bound(problem).seconds;
   Relays relays = Relays::kNone;
-  RefitRouter router(problem, options.seed, false, relays);
+  RefitRouter router(problem, target, options.seed, false, relays);
   Routing balanced = router.run();
   double peak = router.peak();
   for (const Relays more : {Relays::kOfReceivers, Relays::kOfBothSides}) {
     if (peak <= kUneven || !options.relays || !has_uneven_domain(problem)) break;
-    RefitRouter next(problem, options.seed, false, more);
+    RefitRouter next(problem, target, options.seed, false, more);
     Routing relayed = next.run();
     if (next.peak() >= kRelaysWin * peak) continue;
     relays = more;
@@ -336,7 +341,7 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
                              .fan_channels = light ? 0 : 1};
   trials.attempt(balanced, first);
   if (!trials.more()) return trials.best();
-  const Routing chained = RefitRouter(problem, options.seed, true, relays).run();
+  const Routing chained = RefitRouter(problem, target, options.seed, true, relays).run();
   trials.attempt(chained, {});
   Routing relayed, direct;
   if (is_joined(problem.fabric)) {

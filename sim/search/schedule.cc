@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -203,28 +202,6 @@ class RoundScheduler {
     int32_t round;
     HopPart part;
   };
-  using Window = std::span<const Beside>;
-
-  /// Calls visit(window) for a window of rounds at a time: at least one round, then on while
-  /// messages would stay small.
-  template <typename Visit>
-  void for_each_window(const std::vector<Beside>& parts, Visit visit) {
-    std::map<int32_t, int64_t> gathered;  // by sending rank
-    for (size_t first = 0, last = 0; last < parts.size(); first = last) {
-      gathered.clear();
-      int64_t most = 0;
-      do {
-        for (const int32_t round = parts[last].round;
-             last < parts.size() && parts[last].round == round; ++last) {
-          const Hop& h = hop(parts[last].part.hop);
-          int64_t& bytes = gathered[h.from];
-          bytes += box_bytes(problem_, h.tensor, parts[last].part.box);
-          most = std::max(most, bytes);
-        }
-      } while (last < parts.size() && most < kWindowMessages * tuning_.message);
-      visit(Window(parts).subspan(first, last - first));
-    }
-  }
 
   /// NVLink steps that bring relays beside the holders what they send in the rounds after them, and
   /// not long before, so that it does not pile up.
@@ -233,20 +210,31 @@ class RoundScheduler {
     const Lane kind = direct_.empty() && copies_.empty() ? Lane::kNvlink : Lane::kAny;
     // The first channel of the fan-out is the next.
     Wait lane{has_feed_lane() ? add_channel(kind) : static_cast<int32_t>(plan_.channels.size()), 0};
-    for_each_window(feed_, [&](Window window) {
+    for (size_t first = 0, last = 0; last < feed_.size(); first = last) {
       PairParts pairs;
-      for (const Beside& fed : window) add_beside(pairs, fed);
+      std::map<int32_t, int64_t> gathered;  // by sending rank
+      int64_t most = 0;
+      do {  // at least one round, then on while messages would stay small
+        for (const int32_t round = feed_[last].round;
+             last < feed_.size() && feed_[last].round == round; ++last) {
+          const Hop& h = hop(feed_[last].part.hop);
+          int64_t& bytes = gathered[h.from];
+          bytes += box_bytes(problem_, h.tensor, feed_[last].part.box);
+          most = std::max(most, bytes);
+          add_beside(pairs, feed_[last]);
+        }
+      } while (last < feed_.size() && most < kWindowMessages * tuning_.message);
       lane.step = send_pairs(lane, pairs, [&](const Beside& fed, Wait at) {
         const int32_t relay = hop(fed.part.hop).to;
         const Wait round = step_of(fed.round);
         builder_.add_wait(relay, round.channel, round.step, at);
         const std::vector<int32_t>& rounds = fed_rounds_[relay];
         const auto sent =
-            std::ranges::upper_bound(rounds, window.front().round - kFeedAhead * net_channels_);
+            std::ranges::upper_bound(rounds, feed_[first].round - kFeedAhead * net_channels_);
         if (sent != rounds.begin())
           builder_.add_wait(relay, at.channel, at.step, step_of(*std::prev(sent)));
       });
-    });
+    }
     direct_begin_ = lane;
   }
 
@@ -308,18 +296,30 @@ class RoundScheduler {
     return ripe;
   }
 
+  /// Steps if messages of all sizes go together: those of the port with the most peers.
+  static int32_t fewest_steps(const PairParts& pairs) {
+    std::map<int32_t, int32_t> to, from;
+    int32_t most = 0;
+    for (const auto& [ranks, pair] : pairs)
+      most = std::max({most, ++to[ranks.first], ++from[ranks.second]});
+    return (most + kMaxPeersPerStep - 1) / kMaxPeersPerStep;
+  }
+
   /// A message for every pair, in steps with messages of about one size: large ones do not wait for
-  /// small ones. Calls add_wait(part, step) for every part. Returns the step after them.
+  /// small ones, unless there are too few steps before the next round of a network channel. Calls
+  /// add_wait(part, step) for every part. Returns the step after them.
   template <typename AddWait>
   int32_t send_pairs(Wait begin, const PairParts& pairs, AddWait add_wait) {
     std::vector<const PairParts::value_type*> left;  // largest first
     for (const auto& pair : pairs) left.push_back(&pair);
     std::ranges::stable_sort(left, std::greater{},
                              [](const auto* pair) { return pair->second.bytes; });
+    const int32_t together = fewest_steps(pairs);  // any part of the pairs takes as many at most
     int32_t end = begin.step;
     while (!left.empty()) {
+      const bool fits = tuning_.fan_channels > 0 || end - begin.step + 2 * together < kGap;
       const auto apart = std::ranges::find_if(left, [&](const auto* pair) {
-        return pair->second.bytes < left.front()->second.bytes / kOneSize;
+        return fits && pair->second.bytes < left.front()->second.bytes / kOneSize;
       });
       const std::vector<const PairParts::value_type*> alike(left.begin(), apart);
       left.erase(left.begin(), apart);
@@ -466,10 +466,7 @@ Plan schedule_rounds(const Problem& problem, const Routing& routing, const Searc
   return fit_staging(options, largest, [&](int64_t message) {
     RoundTuning fitted = tuning;
     fitted.message = message;
-    fitted.fan_message = std::max<int64_t>(
-        static_cast<int64_t>(static_cast<double>(fan) * static_cast<double>(message) /
-                             static_cast<double>(largest)),
-        1);
+    fitted.fan_message = std::max<int64_t>(fan * message / largest, 1);
     Plan plan = RoundScheduler(problem, routing, fitted).run();
     if (std::ranges::any_of(routing.hops, &Hop::staged))
       place_slots(plan, problem, options.staging_bytes);

@@ -44,8 +44,8 @@ int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t 
 ///
 /// Network hops are packed into rounds of equal size per port (rounds.h), cut at row borders where
 /// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
-/// others flow. What has to go further goes first; its chunks leave over NVLink as soon as the
-/// round that brought them has ended, a window of rounds at a time. Transfers inside a domain and
+/// others flow. What has to go further goes first; it leaves over NVLink when the rounds that
+/// brought it have ended, and its pair of ranks has enough for a message. Transfers inside a domain and
 /// local copies have a channel of their own. What relays pass on is in slots until it has left; a
 /// relay beside a holder gets it over NVLink before its round.
 ///
