@@ -396,26 +396,34 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   // By rank: network and NVLink, out and in.
   std::vector<std::array<int64_t, 4>> ports(problem.gpu_of_rank.size());
   std::array<int64_t, 4> most{};
-  std::array<int64_t, 2> bytes{};  // over the network, and to pass on, to however many
-  std::vector<bool> passed_on(routing.hops.size());
+  std::vector<std::map<int32_t, int64_t>> passed_on(
+      problem.gpu_of_rank.size());  // by rank and peer
   for (const Hop& hop : routing.hops) {
     if (hop.from == hop.to) continue;
     const bool inside = domain_of(problem, hop.from) == domain_of(problem, hop.to);
     if (inside && hop.parent < 0) continue;
-    const int64_t size =
+    const int64_t bytes =
         box_bytes(problem, hop.tensor, routing.boxes[static_cast<size_t>(hop.box)]);
     const size_t port = inside ? 2 : 0;
-    most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += size);
-    most[port + 1] = std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += size);
-    if (!inside) continue;
-    bytes[0] += size;
-    if (!passed_on[static_cast<size_t>(hop.parent)]) bytes[1] += size;
-    passed_on[static_cast<size_t>(hop.parent)] = true;
+    most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += bytes);
+    most[port + 1] =
+        std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += bytes);
+    if (inside) passed_on[static_cast<size_t>(hop.from)][hop.to] += bytes;
   }
   PortLoad load{.network = std::max(most[0], most[1]), .fan_out = std::max(most[2], most[3])};
-  if (bytes[1] > 0) load.peers = static_cast<double>(bytes[0]) / static_cast<double>(bytes[1]);
   const double nic = rate_of(problem, LinkKind::kNic);
   if (nic > 0) load.network_s = static_cast<double>(load.network) / nic;
+  double all = 0, alike = 0;  // over ranks: bytes, and bytes if all peers had equal parts of it
+  for (const auto& peers : passed_on) {
+    double sum = 0, squares = 0;
+    for (const auto& [peer, bytes] : peers) {
+      sum += static_cast<double>(bytes);
+      squares += static_cast<double>(bytes) * static_cast<double>(bytes);
+    }
+    all += sum;
+    if (squares > 0) alike += sum * (sum * sum / squares);
+  }
+  if (all > 0) load.peers = alike / all;
   return load;
 }
 

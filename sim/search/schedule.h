@@ -24,7 +24,7 @@ struct RoundTuning {
 struct PortLoad {
   int64_t network = 0, fan_out = 0;
   double network_s = 0;  // at the rate of the fastest NIC
-  double peers = 0;      // to whom a rank passes on a byte, in the mean
+  double peers = 0;      // over which a rank's fan-out is spread: as many as with equal parts
 };
 PortLoad busiest_port(const Problem& problem, const Routing& routing);
 
