@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-PROGRAMS = r"^((mpirun .*)?refit(-exec)? |counting_backend |cat > |python3 )"
+PROGRAMS = r"^((mpirun .*)?refit(-exec|_\w+_example)? |counting_backend |cat > |python3 )"
 
 
 def commands(path):
