@@ -11,7 +11,8 @@ namespace refit {
 namespace {
 
 constexpr double kUneven = 1.0 / 256;  // of a rank's share, that it may let in more or less
-constexpr int64_t kCopies = 8;         // of a class, that an entry passes on in the mean
+constexpr int64_t kCopies = 8;         // of a class, that an entry passes on in the mean, where
+constexpr size_t kFew = 2 * kCopies;   // no more need it; else all of them are entries
 
 }  // namespace
 
@@ -53,7 +54,9 @@ EntryGuide::EntryGuide(const Problem& problem, const std::vector<Class>& classes
     for (const Task& task : list) {
       const int32_t sender = task.of_class->holders.front();
       const int64_t largest =
-          std::max<int64_t>(task.of_class->bytes * kCopies / std::ssize(*task.needers), 1);
+          std::max<int64_t>(task.of_class->bytes * (task.needers->size() > kFew ? 1 : kCopies) /
+                                std::ssize(*task.needers),
+                            1);
       std::set<int32_t> used;
       for (int64_t left = task.of_class->bytes; left > 0;) {
         int32_t entry = -1;

@@ -50,7 +50,6 @@ constexpr double kOverload = 0.002;  // of T: above it a link's atoms are routed
 constexpr int kRepairPasses = 3;
 constexpr double kUneven = 1.05;  // of T: links above it without relays are worth a try with them
 constexpr double kRelaysWin = 0.97;
-constexpr double kLightFanOut = 0.25;  // NVLink seconds over network seconds
 
 /// Ranks that may pass on what they neither need nor hold. Where there is no way without, all may.
 enum class Relays : uint8_t { kNone, kOfReceivers, kOfBothSides };
@@ -331,15 +330,9 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
     balanced = std::move(relayed);
     peak = next.peak();
   }
-  // Fan-out that is light beside the network may share its channels.
-  const PortLoad port = busiest_port(problem, balanced);
-  const bool light =
-      fan_out_seconds(problem, port, usual_fan_message(problem, port, usual_message(port))) <
-      kLightFanOut * port.network_s;
+  const int64_t message = busiest_port(problem, balanced).message;
   // Relays are drained more evenly by uneven rounds.
-  const RoundTuning first = {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged),
-                             .fan_channels = light ? 0 : 1};
-  trials.attempt(balanced, first);
+  trials.attempt(balanced, {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged)});
   if (!trials.more()) return trials.best();
   const Routing chained = RefitRouter(problem, target, options.seed, true, relays).run();
   trials.attempt(chained, {});
@@ -352,7 +345,7 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   for (const int64_t part : {1, 2, 4, 8, 16}) {
     for (const int32_t fan_channels : {0, 1, 2}) {
       for (const bool uneven : {true, false}) {
-        const RoundTuning tuning = {usual_message(port) / part, uneven, fan_channels};
+        const RoundTuning tuning = {message / part, uneven, fan_channels};
         trials.attempt(trials.best_routing(), tuning);
         if (part > 1) trials.attempt(chained, tuning);
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -13,7 +14,8 @@ namespace refit {
 namespace {
 
 constexpr int64_t kSliver = int64_t{16} << 10;
-constexpr int64_t kFill = 4;    // parts that fill up a round are at least 1/kFill of it
+constexpr int kHalves = 2;      // how often the size of messages is halved
+constexpr double kFull = 0.9;   // of what could go at once: a round is full enough
 constexpr int64_t kSlack = 64;  // a round may be too full by 1/kSlack, where rows do not divide
 // Sizes of uneven rounds, in parts of the largest. As many as no number of channels divides, so
 // that every channel meets all of them.
@@ -34,10 +36,7 @@ class RoundPacker {
 
   std::vector<RoundPart> run(std::span<const int32_t> hops) {
     for (const int32_t hop : hops) announce(hop);
-    for (Pair& pair : pairs_) {
-      pair.share = std::min(sender(pair).share, receiver(pair).share);
-      pair.odd = pair.left % share_of(shape_.message, pair.share);
-    }
+    for (Pair& pair : pairs_) pair.share = std::min(sender(pair).share, receiver(pair).share);
     for (const int32_t hop : hops) enqueue({hop, whole_box(hop), -1});
     for (int32_t round = 0; left_ > 0; ++round) {
       if (static_cast<size_t>(round) < arrivals_.size()) {
@@ -65,20 +64,21 @@ class RoundPacker {
   };
   struct Pair {
     int32_t from, to;
-    int32_t last_round = -1;
-    double share = 1;  // of its slower port
-    bool begun = false;
+    double share = 1;     // of its slower port
     bool drains = false;  // what lies in slots of the sender
-    int64_t odd = 0;      // bytes that full messages leave over
-    int64_t ready = 0;    // bytes in the queue
-    int64_t left = 0;     // bytes, those that are yet to arrive at the sender included
+    int64_t chosen = 0;   // bytes, in this round
+    bool begun = false;
+    int64_t ready = 0;  // bytes in the queue
+    int64_t left = 0;   // bytes, those that are yet to arrive at the sender included
   };
   struct Port {
-    double share = 1;  // rate of its NICs, of that of the fastest port
-    int64_t left = 0;  // bytes, over all rounds
-    int64_t room = 0;  // bytes, in this round
+    double share = 1;   // rate of its NICs, of that of the fastest port
+    int64_t left = 0;   // bytes, over all rounds
+    int64_t room = 0;   // bytes, in this round
+    int64_t ready = 0;  // bytes, not more than in this round
     int32_t peers = 0;
-    std::vector<size_t> pairs;  // of receivers
+    std::vector<size_t> pairs;  // of receivers; of senders those chosen
+    bool seen = false;          // of senders: find_message found no way by it
   };
   const Hop& at(int32_t hop) const { return routing_.hops[static_cast<size_t>(hop)]; }
   const Box& whole_box(int32_t hop) const {
@@ -131,63 +131,153 @@ class RoundPacker {
   }
 
   void pack(int32_t round) {
-    size_ = round_bytes(shape_, round);
-    for (std::vector<Port>* ports : {&senders_, &receivers_}) {
-      for (Port& port : *ports) {
-        port.room = share_of(size_, port.share);
-        port.peers = 0;
-      }
-    }
     std::vector<int32_t> order;
     for (int32_t rank = 0; rank < std::ssize(receivers_); ++rank) {
-      if (receivers_[static_cast<size_t>(rank)].left > 0) order.push_back(rank);
+      Port& port = receivers_[static_cast<size_t>(rank)];
+      if (port.left > 0) order.push_back(rank);
+      std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].left == 0; });
     }
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return receivers_[static_cast<size_t>(a)].left > receivers_[static_cast<size_t>(b)].left;
     });
-    for (const bool fill : {false, true}) {
-      fill_ = fill;
+    const int64_t largest = round_bytes(shape_, round);
+    bool done = false;
+    for (int halves = 0; !done && !partial_ && halves <= kHalves; ++halves) {
+      begin(largest >> halves, largest >> halves);
+      rest_ = false;
+      choose_all(order);
+      for (Port& port : senders_) port.seen = false;
       for (const int32_t rank : order) {
-        Port& port = receivers_[static_cast<size_t>(rank)];
-        std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].left == 0; });
-        while (port.peers < kMaxPeersPerStep) {
-          const int64_t best = best_pair(port, round);
-          if (best < 0) break;
-          send(static_cast<size_t>(best), round);
+        while (find_message(rank)) {
+          for (Port& port : senders_) port.seen = false;
         }
+      }
+      done = is_full();
+    }
+    if (!done) {
+      begin(largest, std::max<int64_t>(largest >> kHalves, 1));
+      rest_ = true;
+      choose_all(order);
+    }
+    for (Port& port : senders_) {
+      for (const size_t pair : port.pairs) send(pair, round);
+      port.pairs.clear();
+    }
+  }
+
+  /// Empties the round, for `room` bytes at a port in messages of `size`.
+  void begin(int64_t room, int64_t size) {
+    size_ = std::max<int64_t>(size, 1);
+    for (Port& port : senders_) {
+      for (const size_t pair : port.pairs) pairs_[pair].chosen = 0;
+      port.pairs.clear();
+    }
+    for (std::vector<Port>* ports : {&senders_, &receivers_}) {
+      for (Port& port : *ports) {
+        port.room = share_of(room, port.share);
+        port.ready = 0;
+        port.peers = 0;
       }
     }
   }
 
-  /// Bytes of the next message of a pair, for which its ports have `room`; 0: none now.
-  int64_t next_message(const Pair& pair, int64_t room) const {
-    const int64_t whole = share_of(size_, pair.share);
-    const int64_t slack = whole / kSlack;
-    int64_t size = pair.left <= whole + slack ? pair.left : whole;
-    if (!pair.begun && pair.odd > slack) size = std::min(size, pair.odd);
-    if (partial_) return std::min({size, pair.ready, room});
-    if (size > room + slack) {
-      if (!fill_ || room < whole / kFill) return 0;
-      size = room;
+  /// Does the round carry about as much as its ports could, whoever their peers?
+  bool is_full() {
+    int64_t chosen = 0;
+    for (const Pair& pair : pairs_) {
+      chosen += pair.chosen;
+      sender(pair).ready += pair.ready;
+      receiver(pair).ready += pair.ready;
     }
+    int64_t most = std::numeric_limits<int64_t>::max();
+    for (std::vector<Port>* ports : {&senders_, &receivers_}) {
+      int64_t sum = 0;
+      for (const Port& port : *ports) sum += std::min(port.ready, share_of(size_, port.share));
+      most = std::min(most, sum);
+    }
+    return static_cast<double>(chosen) >= kFull * static_cast<double>(most);
+  }
+
+  void choose_all(const std::vector<int32_t>& order) {
+    for (const int32_t rank : order) {
+      const Port& port = receivers_[static_cast<size_t>(rank)];
+      while (port.peers < kMaxPeersPerStep) {
+        const int64_t best = best_pair(port);
+        if (best < 0) break;
+        choose(static_cast<size_t>(best), next_message(pairs_[static_cast<size_t>(best)]));
+      }
+    }
+  }
+
+  void choose(size_t index, int64_t size) {
+    Pair& pair = pairs_[index];
+    pair.chosen = size;
+    sender(pair).pairs.push_back(index);
+    for (Port* port : {&sender(pair), &receiver(pair)}) {
+      port->room -= size;
+      ++port->peers;
+    }
+  }
+
+  void give_up(size_t index) {
+    Pair& pair = pairs_[index];
+    std::erase(sender(pair).pairs, index);
+    for (Port* port : {&sender(pair), &receiver(pair)}) {
+      port->room += pair.chosen;
+      --port->peers;
+    }
+    pair.chosen = 0;
+  }
+
+  /// One message more for a receiver, for which others may get theirs from other senders: an
+  /// augmenting path of a matching.
+  bool find_message(int32_t rank) {
+    const Port& to = receivers_[static_cast<size_t>(rank)];
+    for (const size_t index : to.pairs) {
+      const Pair& pair = pairs_[index];
+      Port& from = sender(pair);
+      const int64_t size = next_message(pair);
+      if (pair.chosen > 0 || from.seen || size == 0 || !has_room(to, size)) continue;
+      from.seen = true;
+      if (has_room(from, size)) {
+        choose(index, size);
+        return true;
+      }
+      const std::vector<size_t> taken = from.pairs;
+      for (const size_t other : taken) {
+        const int64_t freed = pairs_[other].chosen;
+        give_up(other);
+        if (has_room(from, size) && find_message(pairs_[other].to)) {
+          choose(index, size);
+          return true;
+        }
+        choose(other, freed);
+      }
+    }
+    return false;
+  }
+
+  /// Bytes of the next message of a pair; 0: none now.
+  int64_t next_message(const Pair& pair) const {
+    const int64_t whole = share_of(size_, pair.share);
+    const int64_t size = pair.left <= whole + whole / kSlack ? pair.left : whole;
+    if (partial_) return std::min(size, pair.ready);
+    if (!rest_ && size < whole - whole / kSlack) return 0;
     return size <= pair.ready ? size : 0;
   }
 
-  int64_t room(const Pair& pair) const {
-    return std::min(senders_[static_cast<size_t>(pair.from)].room,
-                    receivers_[static_cast<size_t>(pair.to)].room);
+  bool has_room(const Port& port, int64_t size) const {
+    return port.peers < kMaxPeersPerStep && size <= port.room + size / kSlack;
   }
 
-  int64_t best_pair(const Port& port, int32_t round) const {
+  int64_t best_pair(const Port& port) const {
     int64_t best = -1;
     std::tuple<bool, bool, int64_t> best_rank;
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
       const Port& from = senders_[static_cast<size_t>(pair.from)];
-      if (pair.ready == 0 || pair.last_round == round || from.peers >= kMaxPeersPerStep ||
-          next_message(pair, room(pair)) <= 0) {
-        continue;
-      }
+      const int64_t size = next_message(pair);
+      if (pair.chosen > 0 || size == 0 || !has_room(port, size) || !has_room(from, size)) continue;
       const std::tuple rank(pair.drains, !pair.begun, from.left);
       if (best < 0 || rank > best_rank) {
         best = static_cast<int64_t>(index);
@@ -200,7 +290,7 @@ class RoundPacker {
   void send(size_t index, int32_t round) {
     Pair& pair = pairs_[index];
     std::deque<Item>& queue = queues_[index];
-    const int64_t size = next_message(pair, room(pair));
+    const int64_t size = pair.chosen;
     // Cut neither off nor down to less than this.
     const int64_t sliver = size == pair.left ? 0 : std::min(kSliver, size / kSlack);
     int64_t rest = size;
@@ -227,13 +317,9 @@ class RoundPacker {
     const int64_t sent = size - rest;
     pair.ready -= sent;
     pair.left -= sent;
-    pair.last_round = round;
+    pair.chosen = 0;
     pair.begun = true;
-    for (Port* port : {&sender(pair), &receiver(pair)}) {
-      port->left -= sent;
-      port->room -= sent;
-      ++port->peers;
-    }
+    for (Port* port : {&sender(pair), &receiver(pair)}) port->left -= sent;
     left_ -= sent;
   }
 
@@ -256,8 +342,8 @@ class RoundPacker {
   std::map<std::pair<int32_t, int32_t>, size_t> pair_of_;
   std::vector<std::vector<Item>> arrivals_;  // by round
   int64_t left_ = 0;
-  int64_t size_ = 0;      // of the round being packed
-  bool fill_ = false;     // fill up rooms with parts of messages
+  int64_t size_ = 0;      // of the messages of the round being packed
+  bool rest_ = false;     // what is smaller goes too
   bool partial_ = false;  // send what is ready, however little
   std::vector<RoundPart> result_;
 };
@@ -265,7 +351,11 @@ class RoundPacker {
 }  // namespace
 
 int64_t round_bytes(const RoundShape& shape, int32_t round) {
-  if (!shape.uneven) return shape.message;
+  if (!shape.uneven) {
+    // The first ones differ, so that from then on one lane is between messages at a time.
+    const int64_t part = std::min(round + 1, shape.lag);
+    return std::max<int64_t>(shape.message * part / shape.lag, 1);
+  }
   const int64_t part = kUneven[static_cast<size_t>(round) % kUneven.size()];
   return std::max<int64_t>(shape.message * part / kUneven.back(), 1);
 }

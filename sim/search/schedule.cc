@@ -13,6 +13,7 @@
 #include "sim/cost/nccl.h"
 #include "sim/search/builder.h"
 #include "sim/search/colouring.h"
+#include "sim/search/fan_out.h"
 #include "sim/search/fit.h"
 #include "sim/search/parts.h"
 #include "sim/search/rounds.h"
@@ -24,13 +25,14 @@ namespace {
 constexpr int64_t kLargestMessage = int64_t{24} << 20;
 constexpr int64_t kRoundsWanted =
     128;  // at the busiest port: a round more or less at the end is 1 %
+constexpr int64_t kMessageSteps = 32;   // sizes that are tried, up to twice the least
+constexpr double kRagged = 0.125;       // of the time of what is left over, that it takes more
 constexpr int64_t kWindowMessages = 4;  // bytes a relay is fed in one window, in messages
 constexpr double kAtEase = 0.5;         // of the network's seconds: a fan-out is fast enough
 constexpr double kGain = 0.95;          // a larger message has to be faster by this
-constexpr int64_t kOneSize = 2;         // messages of a fan-out step differ by this factor at most
-constexpr int64_t kRipe = 4;         // a pair waits with less than this part of a fan-out message
-constexpr int32_t kDirectGroup = 4;  // colours per step on NVLink
-constexpr int32_t kFeedAhead = 2;    // turns of the network channels that a feed may be early
+constexpr size_t kWide = 2 * kMaxPeersPerStep;  // a fan-out to more ranks takes all of a domain
+constexpr int32_t kDirectGroup = 4;             // colours per step on NVLink
+constexpr int32_t kFeedAhead = 2;  // turns of the network channels that a feed may be early
 constexpr int32_t kGap = 64;  // step ids from round to round, for the fan-out steps between them
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
@@ -171,22 +173,38 @@ class RoundScheduler {
                     (direct_.empty() && copies_.empty() && !has_feed_lane() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
     const RoundShape shape{tuning_.message, net_channels_, tuning_.uneven};
-    for (const RoundPart& packed :
-         pack_rounds(problem_, routing_, network_, net_children_, shape)) {
-      const auto& [part, round, after] = packed;
-      const Wait at = step_of(round);
-      add_part(builder_, spots_, routing_, at.channel, at.step, part);
-      if (after >= 0) wait_for(hop(part.hop).from, at, after);
-      const int32_t parent = hop(part.hop).parent;
-      if (parent >= 0 && is_inside(parent)) {
-        feed_.push_back({round, {parent, part.box}});
-        std::vector<int32_t>& rounds = fed_rounds_[hop(part.hop).from];
-        if (rounds.empty() || rounds.back() != round) rounds.push_back(round);
-      }
-      for (const int32_t child : inner_children_[static_cast<size_t>(part.hop)]) {
-        fan_out_.push_back({round, {child, part.box}});
+    // What many ranks of a domain need first, so that they pass it on together.
+    const auto narrow = std::stable_partition(network_.begin(), network_.end(), [&](int32_t i) {
+      return inner_children_[static_cast<size_t>(i)].size() > kWide;
+    });
+    int32_t rounds = 0;
+    for (const auto& [begin, end] :
+         {std::pair(network_.begin(), narrow), std::pair(narrow, network_.end())}) {
+      const int32_t before = rounds;
+      for (const RoundPart& packed :
+           pack_rounds(problem_, routing_, std::span(begin, end), net_children_, shape)) {
+        add_packed(packed, before);
+        rounds = std::max(rounds, before + packed.round + 1);
       }
     }
+  }
+
+  /// A part of a round, and what it brings to be passed on; rounds are counted from `before`.
+  void add_packed(const RoundPart& packed, int32_t before) {
+    const HopPart& part = packed.part;
+    const int32_t round = before + packed.round;
+    const Wait at = step_of(round);
+    add_part(builder_, spots_, routing_, at.channel, at.step, part);
+    if (packed.after >= 0) wait_for(hop(part.hop).from, at, before + packed.after);
+    const int32_t parent = hop(part.hop).parent;
+    if (parent >= 0 && is_inside(parent)) {
+      feed_.push_back({{parent, part.box}, round});
+      std::vector<int32_t>& rounds = fed_rounds_[hop(part.hop).from];
+      if (rounds.empty() || rounds.back() != round) rounds.push_back(round);
+    }
+    const std::vector<int32_t>& children = inner_children_[static_cast<size_t>(part.hop)];
+    for (const int32_t child : children)
+      fan_out_.push_back({{child, part.box}, round, static_cast<int32_t>(children.size())});
   }
 
   Wait step_of(int32_t round) const { return {round % net_channels_, round * kGap}; }
@@ -196,12 +214,6 @@ class RoundScheduler {
     const Wait on = step_of(round);
     if (on.channel != step.channel) builder_.add_wait(rank, step.channel, step.step, on);
   }
-
-  /// Parts that go over NVLink beside rounds, in order of rounds.
-  struct Beside {
-    int32_t round;
-    HopPart part;
-  };
 
   /// NVLink steps that bring relays beside the holders what they send in the rounds after them, and
   /// not long before, so that it does not pile up.
@@ -224,7 +236,7 @@ class RoundScheduler {
           add_beside(pairs, feed_[last]);
         }
       } while (last < feed_.size() && most < kWindowMessages * tuning_.message);
-      lane.step = send_pairs(lane, pairs, [&](const Beside& fed, Wait at) {
+      lane.step = send_pairs(lane, pairs, [&](const Brought& fed, Wait at) {
         const int32_t relay = hop(fed.part.hop).to;
         const Wait round = step_of(fed.round);
         builder_.add_wait(relay, round.channel, round.step, at);
@@ -242,101 +254,62 @@ class RoundScheduler {
   /// last round, after it. Steps then wait only for rounds before them, so that there is no circle.
   void schedule_fan_out() {
     if (fan_out_.empty()) return;
-    std::vector<Wait> lanes;  // the next step on every channel of its own
-    for (int32_t c = 0; c < tuning_.fan_channels; ++c)
-      lanes.push_back({add_channel(Lane::kNvlink), 0});
-    const auto wait = [&](const Beside& brought, Wait at) {
-      wait_for(hop(brought.part.hop).from, at, brought.round);
-    };
-    size_t turn = 0;
-    PairParts waiting;
-    int64_t most = 0;
-    for (size_t i = 0; i < fan_out_.size(); ++i) {
-      const int32_t round = fan_out_[i].round;
-      most = std::max(most, add_beside(waiting, fan_out_[i]));
-      const bool last = i + 1 == fan_out_.size();
-      if (!last && (fan_out_[i + 1].round == round || most < tuning_.fan_message)) continue;
-      most = 0;
-      const PairParts ripe = take_ripe(waiting, last);
+    std::vector<int32_t> lanes;
+    for (int32_t c = 0; c < tuning_.fan_channels; ++c) lanes.push_back(add_channel(Lane::kNvlink));
+    const FanOutShape shape{tuning_.fan_message, tuning_.fan_peers};
+    std::map<std::pair<int32_t, int32_t>, int32_t> used;  // by domain and round: steps after it
+    int32_t next = 0;
+    for (const FanOutStep& step : pack_fan_out(problem_, routing_, fan_out_, shape)) {
+      Wait at;
       if (lanes.empty()) {
-        Wait after = step_of(round);
-        ++after.step;
-        send_pairs(after, ripe, wait);
+        int32_t round = step.round;
+        const int32_t domain = domain_of(problem_, hop(step.parts.front().part.hop).to);
+        while (used[{domain, round}] == kGap - 1) round += net_channels_;
+        at = step_of(round);
+        at.step += ++used[{domain, round}];
       } else {
-        Wait& lane = lanes[turn++ % lanes.size()];
-        lane.step = send_pairs(lane, ripe, wait);
+        at = {lanes[static_cast<size_t>(next) % lanes.size()], next};
+        ++next;
+      }
+      for (const Brought& brought : step.parts) {
+        add_part(builder_, spots_, routing_, at.channel, at.step, brought.part);
+        wait_for(hop(brought.part.hop).from, at, brought.round);
       }
     }
   }
 
   /// What a rank has for another, in the order of rounds.
   struct PairPart {
-    std::vector<Beside> parts;
+    std::vector<Brought> parts;
     int64_t bytes = 0;
   };
   using PairParts = std::map<std::pair<int32_t, int32_t>, PairPart>;
 
   /// Returns the bytes that the part's pair has now.
-  int64_t add_beside(PairParts& pairs, const Beside& beside) const {
+  int64_t add_beside(PairParts& pairs, const Brought& beside) const {
     const Hop& h = hop(beside.part.hop);
     PairPart& pair = pairs[{h.from, h.to}];
     pair.parts.push_back(beside);
     return pair.bytes += box_bytes(problem_, h.tensor, beside.part.box);
   }
 
-  /// Of what waits, all or the pairs with much; small messages wait until they have grown.
-  PairParts take_ripe(PairParts& waiting, bool all) const {
-    if (all) return std::exchange(waiting, {});
-    PairParts ripe;
-    for (auto pair = waiting.begin(); pair != waiting.end();) {
-      const auto next = std::next(pair);
-      if (pair->second.bytes >= tuning_.fan_message / kRipe) ripe.insert(waiting.extract(pair));
-      pair = next;
-    }
-    return ripe;
-  }
-
-  /// Steps if messages of all sizes go together: those of the port with the most peers.
-  static int32_t fewest_steps(const PairParts& pairs) {
-    std::map<int32_t, int32_t> to, from;
-    int32_t most = 0;
-    for (const auto& [ranks, pair] : pairs)
-      most = std::max({most, ++to[ranks.first], ++from[ranks.second]});
-    return (most + kMaxPeersPerStep - 1) / kMaxPeersPerStep;
-  }
-
-  /// A message for every pair, in steps with messages of about one size: large ones do not wait for
-  /// small ones, unless there are too few steps before the next round of a network channel. Calls
-  /// add_wait(part, step) for every part. Returns the step after them.
+  /// A message for every pair. Calls add_wait(part, step) for every part. Returns the step after
+  /// them.
   template <typename AddWait>
   int32_t send_pairs(Wait begin, const PairParts& pairs, AddWait add_wait) {
-    std::vector<const PairParts::value_type*> left;  // largest first
-    for (const auto& pair : pairs) left.push_back(&pair);
-    std::ranges::stable_sort(left, std::greater{},
-                             [](const auto* pair) { return pair->second.bytes; });
-    const int32_t together = fewest_steps(pairs);  // any part of the pairs takes as many at most
+    std::vector<PortPair> edges;
+    for (const auto& [ranks, pair] : pairs) edges.push_back({ranks.first, ranks.second});
+    const std::vector<int32_t> colours = colour_edges(edges);
     int32_t end = begin.step;
-    while (!left.empty()) {
-      const bool fits = tuning_.fan_channels > 0 || end - begin.step + 2 * together < kGap;
-      const auto apart = std::ranges::find_if(left, [&](const auto* pair) {
-        return fits && pair->second.bytes < left.front()->second.bytes / kOneSize;
-      });
-      const std::vector<const PairParts::value_type*> alike(left.begin(), apart);
-      left.erase(left.begin(), apart);
-      std::vector<PortPair> edges;
-      for (const auto* pair : alike) edges.push_back({pair->first.first, pair->first.second});
-      const std::vector<int32_t> colours = colour_edges(edges);
-      const int32_t first = end;
-      for (size_t e = 0; e < alike.size(); ++e) {
-        const Wait at{begin.channel, first + colours[e] / kMaxPeersPerStep};
-        end = std::max(end, at.step + 1);
-        for (const Beside& beside : alike[e]->second.parts) {
-          add_part(builder_, spots_, routing_, at.channel, at.step, beside.part);
-          add_wait(beside, at);
-        }
+    size_t edge = 0;
+    for (const auto& [ranks, pair] : pairs) {
+      const Wait at{begin.channel, begin.step + colours[edge++] / kMaxPeersPerStep};
+      end = std::max(end, at.step + 1);
+      for (const Brought& fed : pair.parts) {
+        add_part(builder_, spots_, routing_, at.channel, at.step, fed.part);
+        add_wait(fed, at);
       }
     }
-    REFIT_CHECK(tuning_.fan_channels > 0 || end - begin.step < kGap);
     return end;
   }
 
@@ -386,9 +359,53 @@ class RoundScheduler {
   int32_t net_channels_ = 0;  // channels 0 .. net_channels_ - 1
   bool is_fed_ = false, shares_lane_ = false;
   std::map<int32_t, std::vector<int32_t>> fed_rounds_;  // by relay
-  std::vector<Beside> feed_, fan_out_;
-  Wait direct_begin_;  // with feeds: behind them
+  std::vector<Brought> feed_, fan_out_;                 // in order of rounds
+  Wait direct_begin_;                                   // with feeds: behind them
 };
+
+}  // namespace
+
+namespace {
+
+/// Seconds from the end of a message over the network to the first byte of the next on its lane.
+double seconds_between(const Problem& problem, int64_t message) {
+  const CostModel& cost = problem.cost;
+  double seconds = cost.net.step_start + cost.net.message_start + 2 * cost.copy_start;
+  const double rate = rate_of(problem, LinkKind::kNic);
+  if (cost.nccl.channels > 0 && rate > 0) {
+    const auto ranks = static_cast<int32_t>(problem.gpu_of_rank.size());
+    const Communicator all{.ranks = ranks, .network = true};
+    seconds += shape_message(cost.nccl, all, LinkKind::kNic, message, 1, rate).fill_s;
+  }
+  return seconds;
+}
+
+/// The size of rounds for what pairs of ranks send over the network. Small enough for many rounds,
+/// so that the last ones take little; large, because in dense traffic what passes between two
+/// messages of a lane is lost to its port when the lanes of its peers are busy meanwhile; and one of
+/// which the pairs have whole multiples, for what is left over goes in rounds that are less full.
+int64_t best_message(const Problem& problem, const PortLoad& load,
+                     const std::map<std::pair<int32_t, int32_t>, int64_t>& pairs) {
+  const int64_t least = std::clamp(load.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
+  int64_t best = least;
+  double best_loss = std::numeric_limits<double>::infinity();
+  for (int64_t step = kMessageSteps; step <= 2 * kMessageSteps; ++step) {
+    const int64_t message = least * step / kMessageSteps;
+    double over = 0, all = 0;
+    for (const auto& [pair, bytes] : pairs) {
+      over += static_cast<double>(bytes % message);
+      all += static_cast<double>(bytes);
+    }
+    const double wire = static_cast<double>(message) / rate_of(problem, LinkKind::kNic);
+    const double loss = seconds_between(problem, message) / ((kMaxChannels - 1) * wire) +
+                        kRagged * over / all +
+                        static_cast<double>(message) / static_cast<double>(load.network);
+    if (loss >= best_loss) continue;
+    best = message;
+    best_loss = loss;
+  }
+  return best;
+}
 
 }  // namespace
 
@@ -397,7 +414,8 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   std::vector<std::array<int64_t, 4>> ports(problem.gpu_of_rank.size());
   std::array<int64_t, 4> most{};
   std::vector<std::map<int32_t, int64_t>> passed_on(
-      problem.gpu_of_rank.size());  // by rank and peer
+      problem.gpu_of_rank.size());                       // by rank and peer
+  std::map<std::pair<int32_t, int32_t>, int64_t> pairs;  // over the network
   for (const Hop& hop : routing.hops) {
     if (hop.from == hop.to) continue;
     const bool inside = domain_of(problem, hop.from) == domain_of(problem, hop.to);
@@ -408,11 +426,15 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
     most[port] = std::max(most[port], ports[static_cast<size_t>(hop.from)][port] += bytes);
     most[port + 1] =
         std::max(most[port + 1], ports[static_cast<size_t>(hop.to)][port + 1] += bytes);
-    if (inside) passed_on[static_cast<size_t>(hop.from)][hop.to] += bytes;
+    if (inside)
+      passed_on[static_cast<size_t>(hop.from)][hop.to] += bytes;
+    else
+      pairs[{hop.from, hop.to}] += bytes;
   }
   PortLoad load{.network = std::max(most[0], most[1]), .fan_out = std::max(most[2], most[3])};
   const double nic = rate_of(problem, LinkKind::kNic);
   if (nic > 0) load.network_s = static_cast<double>(load.network) / nic;
+  load.message = pairs.empty() || nic <= 0 ? kLargestMessage : best_message(problem, load, pairs);
   double all = 0, alike = 0;  // over ranks: bytes, and bytes if all peers had equal parts of it
   for (const auto& peers : passed_on) {
     double sum = 0, squares = 0;
@@ -425,10 +447,6 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   }
   if (all > 0) load.peers = alike / all;
   return load;
-}
-
-int64_t usual_message(const PortLoad& port) {
-  return std::clamp(port.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
 }
 
 double fan_out_seconds(const Problem& problem, const PortLoad& load, int64_t message) {
@@ -468,12 +486,13 @@ int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t 
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
                      const RoundTuning& tuning) {
   const PortLoad load = busiest_port(problem, routing);
-  const int64_t largest = tuning.message > 0 ? tuning.message : usual_message(load);
+  const int64_t largest = tuning.message > 0 ? tuning.message : load.message;
   const int64_t fan =
       tuning.fan_message > 0 ? tuning.fan_message : usual_fan_message(problem, load, largest);
   return fit_staging(options, largest, [&](int64_t message) {
     RoundTuning fitted = tuning;
     fitted.message = message;
+    fitted.fan_peers = load.peers;
     fitted.fan_message = std::max<int64_t>(fan * message / largest, 1);
     Plan plan = RoundScheduler(problem, routing, fitted).run();
     if (std::ranges::any_of(routing.hops, &Hop::staged))

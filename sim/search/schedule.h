@@ -12,24 +12,23 @@ namespace refit {
 
 /// How schedule_rounds cuts rounds and uses channels; the simulator tells what is best.
 struct RoundTuning {
-  int64_t message = 0;  // bytes of the largest round; 0: usual_message
+  int64_t message = 0;  // bytes of the largest round; 0: PortLoad::message
   bool uneven = false;  // RoundShape
   // Channels of the fan-out inside domains; 0: none of its own, it runs on those of the network,
   // between rounds, so that there is one more of them.
   int32_t fan_channels = 1;
   int64_t fan_message = 0;  // bytes that a pair has to fan out before it does; 0: usual
+  double fan_peers = 0;     // PortLoad::peers
 };
 
 /// What the busiest ports carry: bytes over the network, and inside domains after it.
 struct PortLoad {
   int64_t network = 0, fan_out = 0;
+  int64_t message = 0;   // bytes of rounds that fit it
   double network_s = 0;  // at the rate of the fastest NIC
   double peers = 0;      // over which a rank's fan-out is spread: as many as with equal parts
 };
 PortLoad busiest_port(const Problem& problem, const Routing& routing);
-
-/// The size of rounds where RoundTuning names none.
-int64_t usual_message(const PortLoad& load);
 
 /// Seconds of fan-out by messages of this size: NCCL gives few channels to small messages of many
 /// ranks, so that they may not reach the rate of a port.
