@@ -14,8 +14,9 @@ namespace refit {
 namespace {
 
 constexpr int64_t kSliver = int64_t{16} << 10;
-constexpr int kHalves = 2;      // how often the size of messages is halved
-constexpr double kFull = 0.9;   // of what could go at once: a round is full enough
+constexpr int kHalves = 2;     // how often the size of messages is halved
+constexpr int64_t kFill = 4;   // parts of messages that fill up a round are at least 1/kFill of one
+constexpr double kFull = 0.9;  // of what could go at once: a round is full enough
 constexpr int64_t kSlack = 64;  // a round may be too full by 1/kSlack, where rows do not divide
 // Sizes of uneven rounds, in parts of the largest. As many as no number of channels divides, so
 // that every channel meets all of them.
@@ -101,6 +102,7 @@ class RoundPacker {
     for (size_t rank = 0; rank < rates.size(); ++rank) {
       if (rates[rank].out > 0) senders_[rank].share = rates[rank].out / fastest;
       if (rates[rank].in > 0) receivers_[rank].share = rates[rank].in / fastest;
+      is_even_ = is_even_ && senders_[rank].share == 1 && receivers_[rank].share == 1;
     }
   }
 
@@ -142,9 +144,8 @@ class RoundPacker {
     });
     const int64_t largest = round_bytes(shape_, round);
     bool done = false;
-    for (int halves = 0; !done && !partial_ && halves <= kHalves; ++halves) {
+    for (int halves = 0; is_even_ && !done && !partial_ && halves <= kHalves; ++halves) {
       begin(largest >> halves, largest >> halves);
-      rest_ = false;
       choose_all(order);
       for (Port& port : senders_) port.seen = false;
       for (const int32_t rank : order) {
@@ -155,9 +156,12 @@ class RoundPacker {
       done = is_full();
     }
     if (!done) {
-      begin(largest, std::max<int64_t>(largest >> kHalves, 1));
+      begin(largest, is_even_ ? largest >> kHalves : largest);
       rest_ = true;
       choose_all(order);
+      fill_ = true;
+      choose_all(order);
+      rest_ = fill_ = false;
     }
     for (Port& port : senders_) {
       for (const size_t pair : port.pairs) send(pair, round);
@@ -258,10 +262,14 @@ class RoundPacker {
   }
 
   /// Bytes of the next message of a pair; 0: none now.
-  int64_t next_message(const Pair& pair) const {
+  int64_t next_message(const Pair& pair) {
     const int64_t whole = share_of(size_, pair.share);
-    const int64_t size = pair.left <= whole + whole / kSlack ? pair.left : whole;
-    if (partial_) return std::min(size, pair.ready);
+    int64_t size = pair.left <= whole + whole / kSlack ? pair.left : whole;
+    if (partial_) size = std::min(size, pair.ready);
+    if (fill_) {
+      const int64_t room = std::min(sender(pair).room, receiver(pair).room);
+      if (room >= whole / kFill) size = std::min(size, room);
+    }
     if (!rest_ && size < whole - whole / kSlack) return 0;
     return size <= pair.ready ? size : 0;
   }
@@ -270,7 +278,7 @@ class RoundPacker {
     return port.peers < kMaxPeersPerStep && size <= port.room + size / kSlack;
   }
 
-  int64_t best_pair(const Port& port) const {
+  int64_t best_pair(const Port& port) {
     int64_t best = -1;
     std::tuple<bool, bool, int64_t> best_rank;
     for (const size_t index : port.pairs) {
@@ -343,7 +351,9 @@ class RoundPacker {
   std::vector<std::vector<Item>> arrivals_;  // by round
   int64_t left_ = 0;
   int64_t size_ = 0;      // of the messages of the round being packed
+  bool is_even_ = true;   // all ports have one rate
   bool rest_ = false;     // what is smaller goes too
+  bool fill_ = false;     // and parts of messages, for which there is room
   bool partial_ = false;  // send what is ready, however little
   std::vector<RoundPart> result_;
 };
