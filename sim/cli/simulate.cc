@@ -38,10 +38,6 @@ std::string bottleneck_name(const Fabric& fabric, const Timeline& timeline) {
   return timeline.bottleneck < 0 ? "" : fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
 }
 
-}  // namespace
-
-namespace {
-
 void expect_right(const LoadedPlan& loaded, const std::string& path) {
   const std::vector<Fault> faults = check(loaded, 1);
   if (!faults.empty()) throw Error(path + ": " + print_fault(faults.front()), ErrorKind::kWork);
