@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -23,6 +25,22 @@ struct Corner {
   int64_t sign;
 };
 
+// Do boxes that differ along one dimension only lie there one behind the other, and fill the area?
+bool tile_once(const Box& area, std::span<const Box> boxes, int dim) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  ranges.reserve(boxes.size());
+  for (const Box& box : boxes) {
+    if (!box.empty()) ranges.emplace_back(box.lo[dim], box.hi[dim]);
+  }
+  if (!std::is_sorted(ranges.begin(), ranges.end())) std::sort(ranges.begin(), ranges.end());
+  int64_t reached = area.lo[dim];
+  for (const auto& [lo, hi] : ranges) {
+    if (lo != reached) return false;
+    reached = hi;
+  }
+  return reached == area.hi[dim];
+}
+
 }  // namespace
 
 Dims::Dims(std::initializer_list<int64_t> values)
@@ -42,15 +60,6 @@ int64_t Dims::product() const {
 Dims Box::extents() const {
   Dims result = uniform(dims(), 0);
   for (int dim = 0; dim < dims(); ++dim) result[dim] = extent(dim);
-  return result;
-}
-
-int64_t Box::volume() const {
-  int64_t result = 1;
-  for (int dim = 0; dim < dims(); ++dim) {
-    if (extent(dim) <= 0) return 0;
-    result *= extent(dim);
-  }
   return result;
 }
 
@@ -76,10 +85,10 @@ Box intersect(const Box& a, const Box& b) {
   return common;
 }
 
-bool contains(const Box& outer, const Box& inner) {
-  if (outer.dims() != inner.dims()) return false;
-  for (int dim = 0; dim < outer.dims(); ++dim) {
-    if (inner.lo[dim] < outer.lo[dim] || inner.hi[dim] > outer.hi[dim]) return false;
+bool overlap(const Box& a, const Box& b) {
+  REFIT_CHECK(a.dims() == b.dims());
+  for (int dim = 0; dim < a.dims(); ++dim) {
+    if (std::max(a.lo[dim], b.lo[dim]) >= std::min(a.hi[dim], b.hi[dim])) return false;
   }
   return true;
 }
@@ -93,7 +102,7 @@ Dims dense_strides(const Dims& shape) {
 }
 
 bool covers_once(const Box& area, std::span<const Box> boxes, Uncovered* wrong) {
-  if (area.empty()) return true;
+  if (area.empty() || (boxes.size() == 1 && boxes.front() == area)) return true;
 
   // Along a dimension that no box cuts, coverage is constant: it plays no part.
   std::array<int, kMaxDims> cut{};
@@ -104,6 +113,7 @@ bool covers_once(const Box& area, std::span<const Box> boxes, Uncovered* wrong) 
     });
     if (is_cut) cut[static_cast<size_t>(cuts++)] = dim;
   }
+  if (cuts == 1 && tile_once(area, boxes, cut[0])) return true;
   // Position of a corner: mixed radix, one digit more than the extent, since hi is a position too.
   std::array<uint64_t, kMaxDims> weight{};
   uint64_t positions = 1;

@@ -34,8 +34,20 @@ struct Box {
   int dims() const { return lo.count; }
   int64_t extent(int dim) const { return hi[dim] - lo[dim]; }
   Dims extents() const;
-  int64_t volume() const;  // elements; 0 when empty
-  bool empty() const { return volume() == 0; }
+  int64_t volume() const {  // elements; 0 when empty
+    int64_t result = 1;
+    for (int dim = 0; dim < dims(); ++dim) {
+      if (extent(dim) <= 0) return 0;
+      result *= extent(dim);
+    }
+    return result;
+  }
+  bool empty() const {
+    for (int dim = 0; dim < dims(); ++dim) {
+      if (extent(dim) <= 0) return true;
+    }
+    return false;
+  }
   auto operator<=>(const Box&) const = default;
 };
 
@@ -47,7 +59,16 @@ std::string print_box(const Box& box);
 
 /// Common part; empty (all zero extents) when there is none.
 Box intersect(const Box& a, const Box& b);
-bool contains(const Box& outer, const Box& inner);
+/// Is there one?
+bool overlap(const Box& a, const Box& b);
+
+inline bool contains(const Box& outer, const Box& inner) {
+  if (outer.dims() != inner.dims()) return false;
+  for (int dim = 0; dim < outer.dims(); ++dim) {
+    if (inner.lo[dim] < outer.lo[dim] || inner.hi[dim] > outer.hi[dim]) return false;
+  }
+  return true;
+}
 
 /// Row-major strides of a dense array of this shape.
 Dims dense_strides(const Dims& shape);

@@ -81,18 +81,31 @@ std::string print_piece(const Plan& plan, int32_t tensor, const Box& box) {
   return fmt::format("{} of '{}'", print_box(box), plan.tensors[static_cast<size_t>(tensor)].name);
 }
 
-std::vector<Fault> check(const Plan& plan, int most) {
-  Faults faults(most);
-  if (!is_well_formed(plan, faults)) return faults.all();
+namespace {
+
+std::vector<Fault> check_well_formed(const Plan& plan, Faults& faults) {
   check_limits(plan, faults);
   check_delivery(plan, faults);
-  if (faults.empty(Fault::Rule::kForm)) check_pairing(plan, faults);
-  if (faults.empty(Fault::Rule::kForm) && faults.empty(Fault::Rule::kPairing)) {
-    const Order order(plan);
-    check_progress(plan, order, faults);
-    if (faults.empty(Fault::Rule::kProgress)) check_memory(plan, order, faults);
-  }
+  if (!faults.empty(Fault::Rule::kForm)) return faults.all();
+  const Meetings meetings(plan);
+  check_pairing(plan, meetings, faults);
+  if (!faults.empty(Fault::Rule::kPairing)) return faults.all();
+  const Order order(plan, meetings);
+  check_progress(plan, meetings, order, faults);
+  if (faults.empty(Fault::Rule::kProgress)) check_memory(plan, meetings, order, faults);
   return faults.all();
+}
+
+}  // namespace
+
+std::vector<Fault> check(const Plan& plan, int most) {
+  Faults faults(most);
+  return is_well_formed(plan, faults) ? check_well_formed(plan, faults) : faults.all();
+}
+
+std::vector<Fault> check(const LoadedPlan& loaded, int most) {
+  Faults faults(most);
+  return check_well_formed(loaded.plan, faults);
 }
 
 }  // namespace refit

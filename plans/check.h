@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plans/plan.h"
+#include "plans/plan_io.h"
 
 namespace refit {
 
@@ -46,5 +47,9 @@ std::string print_fault(const Fault& fault);
 
 /// The faults found, at most `most` of each rule, in a fixed order; empty when the plan is right.
 std::vector<Fault> check(const Plan& plan, int most = 8);
+
+/// The same for a plan as load_plan returned it, which has seen to it that it is well-formed: it is
+/// not looked at again for that.
+std::vector<Fault> check(const LoadedPlan& loaded, int most = 8);
 
 }  // namespace refit

@@ -12,25 +12,24 @@ namespace {
 
 struct DtypeInfo {
   std::string_view name;
-  int bits;
   // Other spellings in lower case, without "torch.": torch's, safetensors' and NumPy's.
   std::array<std::string_view, 5> aliases;
 };
 
 // Indexed by Dtype.
 constexpr std::array<DtypeInfo, kDtypeCount> kDtypes = {{
-    {"fp64", 64, {"float64", "f64", "double"}},
-    {"fp32", 32, {"float32", "f32", "float"}},
-    {"bf16", 16, {"bfloat16"}},
-    {"fp16", 16, {"float16", "f16", "half"}},
-    {"fp8_e4m3", 8, {"f8_e4m3", "float8_e4m3fn", "fp8", "e4m3", "float8_e4m3"}},
-    {"fp8_e5m2", 8, {"f8_e5m2", "float8_e5m2", "e5m2"}},
-    {"fp4_e2m1", 4, {"f4", "float4_e2m1fn_x2", "fp4", "e2m1", "nvfp4"}},
-    {"e8m0", 8, {"f8_e8m0", "float8_e8m0fnu", "ue8m0", "fp8_e8m0"}},
-    {"int64", 64, {"i64", "long"}},
-    {"int32", 32, {"i32", "int"}},
-    {"int8", 8, {"i8"}},
-    {"uint8", 8, {"u8", "byte"}},
+    {"fp64", {"float64", "f64", "double"}},
+    {"fp32", {"float32", "f32", "float"}},
+    {"bf16", {"bfloat16"}},
+    {"fp16", {"float16", "f16", "half"}},
+    {"fp8_e4m3", {"f8_e4m3", "float8_e4m3fn", "fp8", "e4m3", "float8_e4m3"}},
+    {"fp8_e5m2", {"f8_e5m2", "float8_e5m2", "e5m2"}},
+    {"fp4_e2m1", {"f4", "float4_e2m1fn_x2", "fp4", "e2m1", "nvfp4"}},
+    {"e8m0", {"f8_e8m0", "float8_e8m0fnu", "ue8m0", "fp8_e8m0"}},
+    {"int64", {"i64", "long"}},
+    {"int32", {"i32", "int"}},
+    {"int8", {"i8"}},
+    {"uint8", {"u8", "byte"}},
 }};
 
 const DtypeInfo& info(Dtype dtype) {
@@ -40,15 +39,6 @@ const DtypeInfo& info(Dtype dtype) {
 }
 
 }  // namespace
-
-int dtype_bits(Dtype dtype) { return info(dtype).bits; }
-
-int64_t dtype_bytes(Dtype dtype, int64_t elements) {
-  const int bits = dtype_bits(dtype);
-  if (bits >= 8) return elements * (bits / 8);
-  REFIT_CHECK(elements % 2 == 0);
-  return elements / 2;
-}
 
 std::string_view dtype_name(Dtype dtype) { return info(dtype).name; }
 

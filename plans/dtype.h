@@ -1,7 +1,11 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "base/error.h"
 
 namespace refit {
 
@@ -22,11 +26,23 @@ enum class Dtype : uint8_t {
 };
 inline constexpr int kDtypeCount = 12;
 
+/// Bits of one element, by Dtype.
+inline constexpr std::array<int8_t, kDtypeCount> kDtypeBits = {64, 32, 16, 16, 8, 8,
+                                                               4,  8,  64, 32, 8, 8};
+
 /// Bits of one element: 64 .. 4.
-int dtype_bits(Dtype dtype);
+inline int dtype_bits(Dtype dtype) {
+  const auto index = static_cast<size_t>(dtype);
+  REFIT_CHECK(index < kDtypeBits.size());
+  return kDtypeBits[index];
+}
 
 /// Bytes of `elements` elements; 4-bit types need an even number.
-int64_t dtype_bytes(Dtype dtype, int64_t elements);
+inline int64_t dtype_bytes(Dtype dtype, int64_t elements) {
+  const int bits = dtype_bits(dtype);
+  REFIT_CHECK(bits >= 8 || elements % 2 == 0);
+  return bits >= 8 ? elements * (bits / 8) : elements / 2;
+}
 
 /// "bf16", "fp8_e4m3", ... as in DESIGN.md section 4.
 std::string_view dtype_name(Dtype dtype);

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "plans/meetings.h"
 #include "plans/order.h"
 
 namespace refit {
@@ -197,7 +198,8 @@ void export_document(const Plan& plan, const std::string& digest, Writer writer)
 }  // namespace
 
 std::vector<PairedTransfer> pair_transfers(const Plan& plan) {
-  const Order order(plan);
+  const Meetings meetings(plan);
+  const Order order(plan, meetings);
   struct Entry {
     int32_t position;  // of the later begin of the two ends
     PairedTransfer transfer;
@@ -210,13 +212,12 @@ std::vector<PairedTransfer> pair_transfers(const Plan& plan) {
       const Step& step = program.steps[static_cast<size_t>(index)];
       for (int32_t m = step.first_send; m < step.first_recv; ++m) {
         const Message& send = program.messages[static_cast<size_t>(m)];
-        const Program& other = plan.programs[static_cast<size_t>(send.peer)];
-        const int32_t there = find_step(other, step.channel, step.id);
-        REFIT_CHECK(there >= 0);
-        const Message* recv = find_recv(other, other.steps[static_cast<size_t>(there)], rank);
+        const int32_t from = meetings.group(rank, index);
+        const Meetings::Partner& partner =
+            meetings.partners(from)[static_cast<size_t>(m - step.first_send)];
+        const int32_t to = partner.group;
+        const Message* recv = find_message(plan, meetings, partner);
         REFIT_CHECK(recv != nullptr);
-        const int32_t from = order.group(rank, index);
-        const int32_t to = order.group(send.peer, there);
         entries.push_back({std::max(order.position(from), order.position(to)),
                            {rank, send.peer, step.channel, step.id, &send, recv, {}},
                            from,
@@ -230,7 +231,7 @@ std::vector<PairedTransfer> pair_transfers(const Plan& plan) {
            std::tie(b.position, b.transfer.from, b.transfer.to);
   });
 
-  std::vector<std::vector<int64_t>> of_group(static_cast<size_t>(order.groups()));
+  std::vector<std::vector<int64_t>> of_group(static_cast<size_t>(meetings.groups()));
   for (size_t id = 0; id < entries.size(); ++id) {
     const Entry& entry = entries[id];
     of_group[static_cast<size_t>(entry.send_group)].push_back(static_cast<int64_t>(id));
@@ -245,10 +246,10 @@ std::vector<PairedTransfer> pair_transfers(const Plan& plan) {
     for (const int32_t group : {entry.send_group, entry.recv_group}) {
       const int32_t rank = group == entry.send_group ? entry.transfer.from : entry.transfer.to;
       const Program& program = plan.programs[static_cast<size_t>(rank)];
-      const Step& step = order.step_of(group);
+      const Step& step = find_step(plan, meetings, group);
       for (int32_t w = step.first_wait; w < step.last_wait; ++w) {
         const Wait& wait = program.waits[static_cast<size_t>(w)];
-        const int32_t awaited = order.group(rank, find_step(program, wait.channel, wait.step));
+        const int32_t awaited = meetings.group(rank, find_step(program, wait.channel, wait.step));
         const std::vector<int64_t>& ids = of_group[static_cast<size_t>(awaited)];
         after.insert(after.end(), ids.begin(), ids.end());
       }

@@ -84,7 +84,7 @@ std::string find_malformed_map(const Plan& plan, size_t index) {
       }
     }
   }
-  return "";
+  return {};
 }
 
 std::string find_malformed_side(const Plan& plan, const PlanTensor& tensor, Side side) {
@@ -95,7 +95,7 @@ std::string find_malformed_side(const Plan& plan, const PlanTensor& tensor, Side
   const std::string place =
       fmt::format("tensor '{}', {} side", tensor.name, train ? "train" : "gen");
   if (static_cast<int>(dtype) >= kDtypeCount) return place + ": unknown dtype";
-  if (map == -1 && (buffer == -1 || is_index(buffer, plan.buffers))) return "";
+  if (map == -1 && (buffer == -1 || is_index(buffer, plan.buffers))) return {};
   if (!is_index(map, plan.maps)) return fmt::format("{}: no map {}", place, map);
   if (!is_index(buffer, plan.buffers)) return fmt::format("{}: no buffer {}", place, buffer);
   for (const auto& [rank, shards] : plan.maps[static_cast<size_t>(map)].shards) {
@@ -105,7 +105,7 @@ std::string find_malformed_side(const Plan& plan, const PlanTensor& tensor, Side
                          rank, dtype_name(dtype), print_box(whole(tensor.shape)));
     }
   }
-  return "";
+  return {};
 }
 
 // What a tensor's format and the dtypes of its sides have to do with each other.
@@ -117,8 +117,8 @@ std::string find_malformed_format(const Plan& plan, const PlanTensor& tensor) {
     if (tensor.output != Output::kData || tensor.source != -1) {
       return place + ": a companion without a format";
     }
-    if (tensor.train_dtype == tensor.gen_dtype) return "";
-    if (is_convertible(tensor.train_dtype, tensor.gen_dtype)) return "";
+    if (tensor.train_dtype == tensor.gen_dtype) return {};
+    if (is_convertible(tensor.train_dtype, tensor.gen_dtype)) return {};
     return fmt::format("{}: train dtype {} cannot be converted to gen dtype {}", place,
                        dtype_name(tensor.train_dtype), dtype_name(tensor.gen_dtype));
   }
@@ -139,7 +139,7 @@ std::string find_malformed_format(const Plan& plan, const PlanTensor& tensor) {
       return fmt::format("{}: {} of {} dimensions cannot be quantised", place,
                          dtype_name(tensor.train_dtype), tensor.shape.count);
     }
-    return "";
+    return {};
   }
   const PlanTensor& source = plan.tensors[static_cast<size_t>(tensor.source)];
   if (source.format != tensor.format || source.output != Output::kData || tensor.train_map != -1 ||
@@ -147,7 +147,7 @@ std::string find_malformed_format(const Plan& plan, const PlanTensor& tensor) {
       tensor.shape != output_shape(tensor.format, tensor.output, source.shape)) {
     return fmt::format("{}: no companion of '{}'", place, source.name);
   }
-  return "";
+  return {};
 }
 
 std::string find_malformed_slot(const Plan& plan, const Program& program, const Slot& slot) {
@@ -170,7 +170,7 @@ std::string find_malformed_slot(const Plan& plan, const Program& program, const 
   if (slot.offset < 0 || slot.offset > kMaxRankBytes || bytes > kMaxRankBytes) {
     return fmt::format("offset {} with {} bytes is out of range", slot.offset, bytes);
   }
-  return "";
+  return {};
 }
 
 std::string find_malformed_piece(const Plan& plan, int32_t rank, const Piece& piece) {
@@ -211,9 +211,10 @@ std::string find_malformed_piece(const Plan& plan, int32_t rank, const Piece& pi
       return problem(fmt::format("the rank has no shard {}", piece.area));
     }
   }
-  const Box area = find_area(plan, rank, piece).shard.box;
-  const Box part = area_box(plan, rank, piece);
-  if (contains(area, part)) return "";
+  const Box& area = *view_area(plan, rank, piece).box;
+  const bool in_blocks = tensor.format != Format::kNone && is_quantised(plan, rank, piece);
+  const Box part = in_blocks ? area_box(plan, rank, piece) : box;
+  if (contains(area, part)) return {};
   const char* kind = piece.place == Place::kStaging ? "slot" : "shard";
   if (part == box) return problem(fmt::format("not within the {}'s {}", kind, print_box(area)));
   return problem(fmt::format("is made of whole {} blocks, {}, not within the {}'s {}",
@@ -248,7 +249,7 @@ std::string find_malformed(const Plan& plan) {
     std::string what = find_malformed_format(plan, tensor);
     if (!what.empty()) return what;
   }
-  return "";
+  return {};
 }
 
 std::string find_malformed(const Plan& plan, int32_t rank) {
@@ -302,7 +303,7 @@ std::string find_malformed(const Plan& plan, int32_t rank) {
       if (bytes > kMaxRankBytes) return "too many bytes in its messages";
     }
   }
-  return "";
+  return {};
 }
 
 }  // namespace refit

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "plans/meetings.h"
 #include "plans/plan.h"
 
 namespace refit {
@@ -23,16 +24,9 @@ namespace refit {
 
 class Order {
  public:
-  /// The plan is well-formed, its waits and messages have their counterparts. Linear.
-  explicit Order(const Plan& plan);
-
-  /// Groups are numbered by rank, then as in Program::steps.
-  int32_t group(int32_t rank, int32_t step_index) const {
-    return first_[static_cast<size_t>(rank)] + step_index;
-  }
-  int32_t groups() const { return first_.back(); }
-  int32_t rank_of(int32_t group) const;
-  const Step& step_of(int32_t group) const;
+  /// The plan is well-formed, its waits and messages have their counterparts. Linear. The meetings
+  /// are those of the plan, and have to outlive this.
+  Order(const Plan& plan, const Meetings& meetings);
 
   /// Groups that never end, ascending. With none of them, the rest below may be asked.
   std::vector<int32_t> stuck() const;
@@ -54,7 +48,6 @@ class Order {
 
   static size_t begin_of(int32_t group) { return 2 * static_cast<size_t>(group); }
   static size_t end_of(int32_t group) { return 2 * static_cast<size_t>(group) + 1; }
-  std::span<const int32_t> partners(int32_t group) const { return row(partners_, group); }
   std::span<const int32_t> needs(int32_t group) const { return row(needs_, group); }
 
   // Lists of groups, one per group, end to end.
@@ -73,10 +66,8 @@ class Order {
   void sort_events();
   bool known(int32_t a, int32_t b) const;
 
-  const Plan* plan_;
-  std::vector<int32_t> first_;          // by rank, one more at the end
+  const Meetings* meetings_;
   std::vector<int8_t> channel_;         // by group
-  Lists partners_;                      // by group: on other ranks
   Lists needs_;                         // by group: of the same rank, to end before it begins
   std::vector<int32_t> position_;       // by event, in one possible execution; -1: never happens
   std::vector<Clock> clock_;            // by group, at its begin

@@ -29,6 +29,13 @@ const Message* find_message(const Program& program, int32_t first, int32_t last,
 }  // namespace
 
 const std::vector<Shard>* RankMap::find(int32_t rank) const {
+  if (shards.empty()) return nullptr;
+  // Where the ranks have no gaps, and mostly they have none, one look finds it.
+  const int64_t guess = int64_t{rank} - shards.front().first;
+  if (guess >= 0 && guess < std::ssize(shards)) {
+    const auto& entry = shards[static_cast<size_t>(guess)];
+    if (entry.first == rank) return &entry.second;
+  }
   const auto at = std::lower_bound(shards.begin(), shards.end(), rank,
                                    [](const auto& entry, int32_t r) { return entry.first < r; });
   return at != shards.end() && at->first == rank ? &at->second : nullptr;
@@ -77,23 +84,49 @@ const Message* find_recv(const Program& program, const Step& step, int32_t peer)
   return find_message(program, step.first_recv, step.last_message, peer);
 }
 
-PieceArea find_area(const Plan& plan, int32_t rank, const Piece& piece) {
+namespace {
+
+// A piece in train or gen memory: the tensor that lies there, and its shard.
+struct Holding {
+  int32_t tensor = -1;
+  const Shard* shard = nullptr;
+};
+
+Holding find_holding(const Plan& plan, int32_t rank, const Piece& piece) {
+  const bool train = piece.place == Place::kTrain;
+  const PlanTensor* tensor = &plan.tensors[static_cast<size_t>(piece.tensor)];
+  Holding holding{.tensor = piece.tensor};
+  if (train && tensor->source >= 0) {
+    holding.tensor = tensor->source;
+    tensor = &plan.tensors[static_cast<size_t>(holding.tensor)];
+  }
+  const int32_t map = train ? tensor->train_map : tensor->gen_map;
+  const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
   const auto area = static_cast<size_t>(piece.area);
-  int32_t id = piece.tensor;
+  REFIT_CHECK(shards != nullptr && area < shards->size());
+  holding.shard = &(*shards)[area];
+  return holding;
+}
+
+}  // namespace
+
+AreaView view_area(const Plan& plan, int32_t rank, const Piece& piece) {
   if (piece.place == Place::kStaging) {
     const Program& program = program_of(plan, rank);
-    const Slot& slot = program.slots[area];
-    const Box& box = box_of(program, slot.box);
-    return {{box, 0, dense_strides(box.extents())}, slot.dtype, slot.tensor};
+    const Slot& slot = program.slots[static_cast<size_t>(piece.area)];
+    return {&box_of(program, slot.box), slot.dtype, slot.tensor};
   }
-  const bool train = piece.place == Place::kTrain;
-  const int32_t source = plan.tensors[static_cast<size_t>(id)].source;
-  if (train && source >= 0) id = source;
-  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(id)];
-  const int32_t map = train ? tensor.train_map : tensor.gen_map;
-  const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
-  REFIT_CHECK(shards != nullptr && area < shards->size());
-  return {(*shards)[area], train ? tensor.train_dtype : tensor.gen_dtype, id};
+  const Holding holding = find_holding(plan, rank, piece);
+  const PlanTensor& tensor = plan.tensors[static_cast<size_t>(holding.tensor)];
+  return {&holding.shard->box, piece.place == Place::kTrain ? tensor.train_dtype : tensor.gen_dtype,
+          holding.tensor};
+}
+
+PieceArea find_area(const Plan& plan, int32_t rank, const Piece& piece) {
+  const AreaView view = view_area(plan, rank, piece);
+  if (piece.place == Place::kStaging)
+    return {{*view.box, 0, dense_strides(view.box->extents())}, view.dtype, view.tensor};
+  return {*find_holding(plan, rank, piece).shard, view.dtype, view.tensor};
 }
 
 Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece) {
@@ -102,17 +135,23 @@ Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece) {
 
 namespace {
 
-bool is_cast(const Piece& piece, const PieceArea& area) {
+bool is_cast(const Piece& piece, const AreaView& area) {
   return piece.tensor != area.tensor || piece.wire != area.dtype;
 }
 
-bool is_quantised(const PlanTensor& tensor, const Piece& piece, const PieceArea& area) {
-  return tensor.format != Format::kNone && is_cast(piece, area);
+// Without regard to the piece: false where all that holds the tensor has the same dtype.
+bool may_be_cast(const PlanTensor& tensor) {
+  return tensor.train_dtype != tensor.gen_dtype || tensor.source >= 0;
 }
 
-Box area_box(const Plan& plan, const Box& box, const Piece& piece, const PieceArea& area) {
+bool is_quantised(const Plan& plan, const Piece& piece, const AreaView& area) {
+  return is_cast(piece, area) &&
+         plan.tensors[static_cast<size_t>(piece.tensor)].format != Format::kNone;
+}
+
+Box area_box(const Plan& plan, const Box& box, const Piece& piece, const AreaView& area) {
+  if (!is_quantised(plan, piece, area)) return box;
   const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
-  if (!is_quantised(tensor, piece, area)) return box;
   return source_box(tensor.format, tensor.output,
                     plan.tensors[static_cast<size_t>(area.tensor)].shape, box);
 }
@@ -120,17 +159,16 @@ Box area_box(const Plan& plan, const Box& box, const Piece& piece, const PieceAr
 }  // namespace
 
 bool is_cast(const Plan& plan, int32_t rank, const Piece& piece) {
-  return is_cast(piece, find_area(plan, rank, piece));
+  return is_cast(piece, view_area(plan, rank, piece));
 }
 
 bool is_quantised(const Plan& plan, int32_t rank, const Piece& piece) {
-  return is_quantised(plan.tensors[static_cast<size_t>(piece.tensor)], piece,
-                      find_area(plan, rank, piece));
+  return is_quantised(plan, piece, view_area(plan, rank, piece));
 }
 
 Box area_box(const Plan& plan, int32_t rank, const Piece& piece) {
   return area_box(plan, box_of(program_of(plan, rank), piece.box), piece,
-                  find_area(plan, rank, piece));
+                  view_area(plan, rank, piece));
 }
 
 int64_t piece_bytes(const Program& program, const Piece& piece) {
@@ -151,7 +189,11 @@ int64_t packed_bytes(const Plan& plan, int32_t rank, const Message& message) {
   for (int32_t index = message.first_piece; index < message.last_piece; ++index) {
     const Piece& piece = program.pieces[static_cast<size_t>(index)];
     const int64_t wire = piece_bytes(program, piece);
-    const PieceArea area = find_area(plan, rank, piece);
+    if (!may_be_cast(plan.tensors[static_cast<size_t>(piece.tensor)])) {
+      bytes += wire;
+      continue;
+    }
+    const AreaView area = view_area(plan, rank, piece);
     if (!is_cast(piece, area)) {
       bytes += wire;
       continue;
@@ -166,14 +208,16 @@ int64_t packed_bytes(const Plan& plan, int32_t rank, const Message& message) {
 }
 
 bool is_contiguous(const Plan& plan, int32_t rank, const Piece& piece) {
-  const PieceArea found = find_area(plan, rank, piece);
-  if (is_cast(piece, found)) return false;
-  const Shard& area = found.shard;
+  const AreaView area = view_area(plan, rank, piece);
+  if (is_cast(piece, area)) return false;
   const Box& box = box_of(program_of(plan, rank), piece.box);
+  const Dims stride = piece.place == Place::kStaging
+                          ? dense_strides(area.box->extents())
+                          : find_holding(plan, rank, piece).shard->stride;
   int64_t run = 1;
   for (int dim = box.dims() - 1; dim >= 0; --dim) {
     if (box.extent(dim) == 1) continue;
-    if (area.stride[dim] != run) return false;
+    if (stride[dim] != run) return false;
     run *= box.extent(dim);
   }
   return true;

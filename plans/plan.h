@@ -215,6 +215,14 @@ struct PieceArea {
   int32_t tensor = -1;
 };
 PieceArea find_area(const Plan& plan, int32_t rank, const Piece& piece);
+
+/// The same without where its elements lie.
+struct AreaView {
+  const Box* box = nullptr;  // in the plan
+  Dtype dtype = Dtype::kBf16;
+  int32_t tensor = -1;
+};
+AreaView view_area(const Plan& plan, int32_t rank, const Piece& piece);
 Shard piece_area(const Plan& plan, int32_t rank, const Piece& piece);
 
 /// Does the piece have other values in memory than on the wire? And is it made of whole blocks (of

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plans/check.h"
+#include "plans/meetings.h"
 #include "plans/order.h"
 #include "plans/plan.h"
 
@@ -38,10 +39,10 @@ std::string print_piece(const Plan& plan, int32_t tensor, const Box& box);
 void check_limits(const Plan& plan, Faults& faults);
 
 /// Pairing: each end of a transfer has the other one.
-void check_pairing(const Plan& plan, Faults& faults);
+void check_pairing(const Plan& plan, const Meetings& meetings, Faults& faults);
 
 /// Progress.
-void check_progress(const Plan& plan, const Order& order, Faults& faults);
+void check_progress(const Plan& plan, const Meetings& meetings, const Order& order, Faults& faults);
 
 /// Delivery: every gen shard is written exactly once.
 void check_delivery(const Plan& plan, Faults& faults);
@@ -49,6 +50,6 @@ void check_delivery(const Plan& plan, Faults& faults);
 /// Holding and staging. A step may read what it sends from its begin to its end, and what it
 /// receives is in place at its end and undefined from its begin on. What is staged through a slot
 /// is read through that slot.
-void check_memory(const Plan& plan, const Order& order, Faults& faults);
+void check_memory(const Plan& plan, const Meetings& meetings, const Order& order, Faults& faults);
 
 }  // namespace refit

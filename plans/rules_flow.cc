@@ -3,8 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <tuple>
+#include <span>
 
+#include "plans/arrivals.h"
 #include "plans/rules.h"
 
 namespace refit {
@@ -26,46 +27,50 @@ std::string find_mismatch(const Plan& plan, const Program& sender, const Message
                        print_piece(plan, out.tensor, out_box), dtype_name(in.wire),
                        print_piece(plan, in.tensor, in_box));
   }
-  return "";
+  return {};
+}
+
+// Why message m of a group does not match its other end, or "". Pieces are compared once, as sent.
+std::string find_unpaired(const Plan& plan, const Meetings& meetings, int32_t group, int32_t m) {
+  const Program& program = plan.programs[static_cast<size_t>(meetings.rank_of(group))];
+  const Step& step = find_step(plan, meetings, group);
+  const Meetings::Partner& partner =
+      meetings.partners(group)[static_cast<size_t>(m - step.first_send)];
+  const bool sends = m < step.first_recv;
+  const Message& message = program.messages[static_cast<size_t>(m)];
+  if (partner.message < 0) {
+    return sends ? fmt::format("sends to rank {}, which does not receive", message.peer)
+                 : fmt::format("receives from rank {}, which does not send", message.peer);
+  }
+  if (!sends) return {};
+  const std::string what =
+      find_mismatch(plan, program, message, plan.programs[static_cast<size_t>(message.peer)],
+                    *find_message(plan, meetings, partner));
+  return what.empty() ? what : fmt::format("to rank {}: {}", message.peer, what);
 }
 
 }  // namespace
 
-void check_pairing(const Plan& plan, Faults& faults) {
-  for (int32_t rank = 0; rank < std::ssize(plan.programs); ++rank) {
-    const Program& program = plan.programs[static_cast<size_t>(rank)];
-    for (const Step& step : program.steps) {
-      for (int32_t m = step.first_send; m < step.last_message; ++m) {
-        const Message& message = program.messages[static_cast<size_t>(m)];
-        const bool sends = m < step.first_recv;
-        const Program& other = plan.programs[static_cast<size_t>(message.peer)];
-        const int32_t there = find_step(other, step.channel, step.id);
-        const Message* match = nullptr;
-        if (there >= 0) {
-          const Step& theirs = other.steps[static_cast<size_t>(there)];
-          match = sends ? find_recv(other, theirs, rank) : find_send(other, theirs, rank);
-        }
-        if (match == nullptr) {
-          faults.add(Fault::Rule::kPairing, rank, &step,
-                     sends
-                         ? fmt::format("sends to rank {}, which does not receive", message.peer)
-                         : fmt::format("receives from rank {}, which does not send", message.peer));
-        } else if (sends) {
-          const std::string what = find_mismatch(plan, program, message, other, *match);
-          if (!what.empty()) {
-            faults.add(Fault::Rule::kPairing, rank, &step,
-                       fmt::format("to rank {}: {}", message.peer, what));
-          }
-        }
-      }
+void check_pairing(const Plan& plan, const Meetings& meetings, Faults& faults) {
+  std::vector<std::pair<int32_t, int32_t>> wrong;  // group, message
+  for (const int32_t group : meetings.in_order()) {
+    const Step& step = find_step(plan, meetings, group);
+    for (int32_t m = step.first_send; m < step.last_message; ++m) {
+      if (!find_unpaired(plan, meetings, group, m).empty()) wrong.emplace_back(group, m);
     }
+  }
+  std::sort(wrong.begin(), wrong.end());
+  for (const auto& [group, m] : wrong) {
+    faults.add(Fault::Rule::kPairing, meetings.rank_of(group), &find_step(plan, meetings, group),
+               find_unpaired(plan, meetings, group, m));
   }
 }
 
-void check_progress(const Plan& plan, const Order& order, Faults& faults) {
+void check_progress(const Plan& plan, const Meetings& meetings, const Order& order,
+                    Faults& faults) {
   for (const int32_t group : order.stuck()) {
-    const int32_t rank = order.rank_of(group);
-    const Step& step = order.step_of(group);
+    const int32_t rank = meetings.rank_of(group);
+    const Step& step = find_step(plan, meetings, group);
     const Program& program = plan.programs[static_cast<size_t>(rank)];
     std::string peers;
     for (int32_t m = step.first_send; m < step.last_message; ++m) {
@@ -78,36 +83,21 @@ void check_progress(const Plan& plan, const Order& order, Faults& faults) {
 }
 
 void check_delivery(const Plan& plan, Faults& faults) {
-  struct Arrival {
-    int32_t tensor, area, box;
-  };
-  std::vector<Arrival> arrivals;
   std::vector<Box> boxes;
   for (int32_t rank = 0; rank < std::ssize(plan.programs); ++rank) {
     const Program& program = plan.programs[static_cast<size_t>(rank)];
-    arrivals.clear();
-    for (const Step& step : program.steps) {
-      for (int32_t m = step.first_recv; m < step.last_message; ++m) {
-        const Message& message = program.messages[static_cast<size_t>(m)];
-        for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
-          const Piece& piece = program.pieces[static_cast<size_t>(p)];
-          if (piece.place == Place::kGen) arrivals.push_back({piece.tensor, piece.area, piece.box});
-        }
-      }
-    }
-    std::sort(arrivals.begin(), arrivals.end(), [](const Arrival& a, const Arrival& b) {
-      return std::tie(a.tensor, a.area, a.box) < std::tie(b.tensor, b.area, b.box);
-    });
-    auto next = arrivals.begin();
+    const Arrivals arrivals(plan, rank);
     for (int32_t tensor = 0; tensor < std::ssize(plan.tensors); ++tensor) {
       const int32_t map = plan.tensors[static_cast<size_t>(tensor)].gen_map;
       if (map < 0) continue;
       const std::vector<Shard>* shards = plan.maps[static_cast<size_t>(map)].find(rank);
       if (shards == nullptr) continue;
+      const std::span<const Arrived> arrived = arrivals.of(tensor);
+      auto next = arrived.begin();
       for (int32_t area = 0; area < std::ssize(*shards); ++area) {
         const Box& shard = (*shards)[static_cast<size_t>(area)].box;
         boxes.clear();
-        for (; next != arrivals.end() && next->tensor == tensor && next->area == area; ++next) {
+        for (; next != arrived.end() && next->area == area; ++next) {
           boxes.push_back(program.boxes[static_cast<size_t>(next->box)]);
         }
         Uncovered wrong;

@@ -151,21 +151,22 @@ void check_gen_memory(const Plan& plan, int32_t rank, Faults& faults) {
 // widened may be passed on in its train dtype.
 std::string find_wrong_end(const Plan& plan, int32_t rank, const Piece& piece, bool sends) {
   if (!sends && piece.place == Place::kTrain) return "into a train shard";
-  if (!is_cast(plan, rank, piece)) return "";
-  const PieceArea area = find_area(plan, rank, piece);
+  const AreaView area = view_area(plan, rank, piece);
+  if (piece.tensor == area.tensor && piece.wire == area.dtype) return {};
   const PlanTensor& tensor = plan.tensors[static_cast<size_t>(piece.tensor)];
   const PlanTensor& held = plan.tensors[static_cast<size_t>(area.tensor)];
   const std::string change = fmt::format("as {} {} {}", dtype_name(piece.wire),
                                          sends ? "from" : "into", dtype_name(area.dtype));
   if (sends && piece.place == Place::kGen) {  // back, where that is exact
-    return is_widening(tensor.train_dtype, tensor.gen_dtype) ? "" : change;
+    return is_widening(tensor.train_dtype, tensor.gen_dtype) ? std::string() : change;
   }
   if (sends) {
     const bool from_train = area.dtype == held.train_dtype;
-    return from_train && piece.wire == tensor.gen_dtype ? "" : change;
+    return from_train && piece.wire == tensor.gen_dtype ? std::string() : change;
   }
   if (area.tensor != piece.tensor || tensor.format != Format::kNone) return change;
-  return piece.wire == tensor.train_dtype && area.dtype == tensor.gen_dtype ? "" : change;
+  return piece.wire == tensor.train_dtype && area.dtype == tensor.gen_dtype ? std::string()
+                                                                            : change;
 }
 
 // What a step sends, or what it receives.

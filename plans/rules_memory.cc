@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "plans/arrivals.h"
 #include "plans/rules.h"
 
 namespace refit {
@@ -148,43 +150,26 @@ class Staging {
   bool answer_ = false;
 };
 
-// Who writes where in the gen shards of one rank: boxes by (tensor, area), ordered by their first
-// dimension.
-class Arrivals {
+// Who writes where in the gen shards of one rank. Most ranks never send from there: what is asked
+// for is sorted by the first dimension of the boxes when it is.
+class Writers {
  public:
-  explicit Arrivals(const Program& program) : program_(program) {
-    for (int32_t index = 0; index < std::ssize(program.steps); ++index) {
-      const Step& step = program.steps[static_cast<size_t>(index)];
-      for (int32_t m = step.first_recv; m < step.last_message; ++m) {
-        const Message& message = program.messages[static_cast<size_t>(m)];
-        for (int32_t p = message.first_piece; p < message.last_piece; ++p) {
-          const Piece& piece = program.pieces[static_cast<size_t>(p)];
-          if (piece.place != Place::kGen) continue;
-          Area& area = areas_[{piece.tensor, piece.area}];
-          area.boxes.emplace_back(piece.box, index);
-          area.longest = std::max(area.longest, rows(piece.box).second - rows(piece.box).first);
-        }
-      }
-    }
-    for (auto& [key, area] : areas_) {
-      std::sort(area.boxes.begin(), area.boxes.end(), [&](const auto& a, const auto& b) {
-        return std::pair(rows(a.first).first, a.second) < std::pair(rows(b.first).first, b.second);
-      });
-    }
-  }
+  Writers(const Plan& plan, int32_t rank)
+      : plan_(plan), rank_(rank), program_(plan.programs[static_cast<size_t>(rank)]) {}
 
   // Calls visit(step index) for every arrival that overlaps the piece.
   template <typename Visit>
-  void visit(const Piece& piece, Visit visit) const {
-    const auto found = areas_.find({piece.tensor, piece.area});
-    if (found == areas_.end()) return;
-    const Area& area = found->second;
+  void visit(const Piece& piece, Visit visit) {
+    if (!arrivals_) arrivals_.emplace(plan_, rank_);
+    const auto [found, added] = areas_.try_emplace({piece.tensor, piece.area});
+    Area& area = found->second;
+    if (added) fill(area, piece);
     const auto [first, last] = rows(piece.box);
     auto at =
         std::upper_bound(area.boxes.begin(), area.boxes.end(), first - area.longest,
                          [&](int64_t row, const auto& b) { return row < rows(b.first).first; });
     for (; at != area.boxes.end() && rows(at->first).first < last; ++at) {
-      if (!intersect(box(piece.box), box(at->first)).empty()) visit(at->second);
+      if (overlap(box(piece.box), box(at->first))) visit(at->second);
     }
   }
 
@@ -193,6 +178,18 @@ class Arrivals {
     std::vector<std::pair<int32_t, int32_t>> boxes;  // box, step index
     int64_t longest = 0;                             // rows
   };
+
+  void fill(Area& area, const Piece& piece) {
+    for (const Arrived& arrival : arrivals_->of(piece.tensor)) {
+      if (arrival.area != piece.area) continue;
+      area.boxes.emplace_back(arrival.box, arrival.step);
+      area.longest = std::max(area.longest, rows(arrival.box).second - rows(arrival.box).first);
+    }
+    std::sort(area.boxes.begin(), area.boxes.end(), [&](const auto& a, const auto& b) {
+      return std::pair(rows(a.first).first, a.second) < std::pair(rows(b.first).first, b.second);
+    });
+  }
+
   const Box& box(int32_t index) const { return program_.boxes[static_cast<size_t>(index)]; }
   std::pair<int64_t, int64_t> rows(int32_t index) const {
     const Box& b = box(index);
@@ -200,26 +197,31 @@ class Arrivals {
     return {b.lo[0], b.hi[0]};
   }
 
+  const Plan& plan_;
+  const int32_t rank_;
   const Program& program_;
-  std::map<std::pair<int32_t, int32_t>, Area> areas_;
+  std::optional<Arrivals> arrivals_;
+  std::map<std::pair<int32_t, int32_t>, Area> areas_;  // by tensor and area
 };
 
 // One rank.
 class MemoryRule {
  public:
-  MemoryRule(const Plan& plan, int32_t rank, const Order& order, Faults& faults)
+  MemoryRule(const Plan& plan, int32_t rank, const Meetings& meetings, const Order& order,
+             Faults& faults)
       : plan_(plan),
         rank_(rank),
         program_(plan.programs[static_cast<size_t>(rank)]),
+        meetings_(meetings),
         order_(order),
         faults_(faults),
-        arrivals_(program_),
+        writers_(plan, rank),
         staging_(order) {}
 
   void run() {
     for (const int32_t index : order_.begins(rank_)) {
       const Step& step = program_.steps[static_cast<size_t>(index)];
-      const int32_t group = order_.group(rank_, index);
+      const int32_t group = meetings_.group(rank_, index);
       visit_pieces(step.first_send, step.first_recv,
                    [&](const Piece& piece) { read(piece, step, group); });
       visit_pieces(step.first_recv, step.last_message,
@@ -277,9 +279,9 @@ class MemoryRule {
       case Place::kTrain:
         return;
       case Place::kGen:
-        arrivals_.visit(piece, [&](int32_t index) {
+        writers_.visit(piece, [&](int32_t index) {
           if (faults_.full(Fault::Rule::kHolding)) return;
-          if (order_.ends_before(order_.group(rank_, index), group)) return;
+          if (order_.ends_before(meetings_.group(rank_, index), group)) return;
           const Step& writer = program_.steps[static_cast<size_t>(index)];
           faults_.add(Fault::Rule::kHolding, rank_, &step,
                       fmt::format("sends {} from its gen shard, which channel {}, step {} need not "
@@ -313,7 +315,7 @@ class MemoryRule {
       victim = std::max(victim, staging_.write(first, last, piece.area, group));
     });
     if (victim < 0) return;
-    const Step& reader = order_.step_of(victim);
+    const Step& reader = find_step(plan_, meetings_, victim);
     faults_.add(Fault::Rule::kStaging, rank_, &step,
                 fmt::format("receives {} into slot {} over what channel {}, step {} may still have "
                             "to send",
@@ -323,17 +325,18 @@ class MemoryRule {
   const Plan& plan_;
   const int32_t rank_;
   const Program& program_;
+  const Meetings& meetings_;
   const Order& order_;
   Faults& faults_;
-  Arrivals arrivals_;
+  Writers writers_;
   Staging staging_;
 };
 
 }  // namespace
 
-void check_memory(const Plan& plan, const Order& order, Faults& faults) {
+void check_memory(const Plan& plan, const Meetings& meetings, const Order& order, Faults& faults) {
   for (int32_t rank = 0; rank < std::ssize(plan.programs); ++rank) {
-    MemoryRule(plan, rank, order, faults).run();
+    MemoryRule(plan, rank, meetings, order, faults).run();
   }
 }
 

@@ -14,7 +14,7 @@
 #include "sim/cli/commands.h"
 #include "sim/cli/print.h"
 #include "sim/cli/simulation.h"
-#include "sim/simulator/simulator.h"
+#include "sim/simulator/trace.h"
 
 namespace refit::cli {
 
@@ -22,8 +22,7 @@ using Json = nlohmann::ordered_json;
 
 int run_check(const Common& common, const std::string& path) {
   const LoadedPlan loaded = load_plan(path);
-  const std::vector<Fault> faults =
-      during(common.quiet, "check", [&] { return check(loaded.plan); });
+  const std::vector<Fault> faults = during(common.quiet, "check", [&] { return check(loaded); });
   const PlanTotals totals = plan_totals(loaded.plan);
   if (common.json) {
     Json list = Json::array();
@@ -51,8 +50,8 @@ int run_export(const Common&, const ExportOptions& options) {
   if (options.format == "trace") {
     if (options.output == "-") fail("--format trace", "-o -", "a file");
     const PlanWorld world = load_world(loaded.plan);
-    write_trace(loaded.plan, simulate(loaded.plan, world.fabric, world.cost, {.entries = true}),
-                options.output);
+    write_trace(loaded.plan, world.fabric, world.cost,
+                replay(loaded.plan, world.fabric, world.cost), options.output);
     return 0;
   }
   const auto write = [&](std::ostream& out) {

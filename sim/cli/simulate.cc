@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "sim/cli/simulation.h"
 #include "sim/simulator/replay.h"
 #include "sim/simulator/tables.h"
+#include "sim/simulator/trace.h"
 #include "sim/simulator/whatif.h"
 
 namespace refit::cli {
@@ -36,12 +38,16 @@ std::string bottleneck_name(const Fabric& fabric, const Timeline& timeline) {
   return timeline.bottleneck < 0 ? "" : fabric.links[static_cast<size_t>(timeline.bottleneck)].name;
 }
 
+void expect_right(const LoadedPlan& loaded, const std::string& path) {
+  const std::vector<Fault> faults = check(loaded, 1);
+  if (!faults.empty()) throw Error(path + ": " + print_fault(faults.front()), ErrorKind::kWork);
+}
+
 }  // namespace
 
 LoadedPlan load_checked(const std::string& path) {
   LoadedPlan loaded = load_plan(path);
-  const std::vector<Fault> faults = check(loaded.plan, 1);
-  if (!faults.empty()) throw Error(path + ": " + print_fault(faults.front()), ErrorKind::kWork);
+  expect_right(loaded, path);
   return loaded;
 }
 
@@ -82,18 +88,23 @@ std::string simulation_json(const SimulatePlanOptions& options, const Simulation
 }
 
 int run_simulate(const Common& common, const SimulatePlanOptions& options) {
-  const Simulation simulation =
-      during(common.quiet, "check", [&] { return load_simulation(options); });
+  const Simulation simulation = during(
+      common.quiet, "read", [&] { return prepare_simulation(load_plan(options.plan), options); });
   const auto& [loaded, world, how] = simulation;
   const Plan& plan = loaded.plan;
   const bool details =
       !options.timeline.empty() || !options.links.empty() || !options.ranks.empty();
-  const Replay replayed = during(common.quiet, "simulate", [&, &world = world, &how = how] {
-    return replay(plan, world.fabric, world.cost, how, details);
-  });
-  const Timeline timeline =
-      make_timeline(plan, replayed, world.cost, /*entries=*/!options.trace.empty());
-  if (!options.trace.empty()) write_trace(plan, timeline, options.trace);
+  // Checked meanwhile: a plan that is wrong is replayed for nothing, whatever comes of it.
+  const Replay replayed =
+      during(common.quiet, "simulate", [&, &loaded = loaded, &world = world, &how = how] {
+        std::future<Replay> replaying = std::async(std::launch::async, [&] {
+          return replay(loaded.plan, world.fabric, world.cost, how, details);
+        });
+        expect_right(loaded, options.plan);
+        return replaying.get();
+      });
+  const Timeline timeline = make_timeline(plan, replayed, world.cost);
+  if (!options.trace.empty()) write_trace(plan, world.fabric, world.cost, replayed, options.trace);
   if (!options.timeline.empty())
     write_transfer_table(plan, world.fabric, replayed, options.timeline);
   if (!options.links.empty())

@@ -127,14 +127,13 @@ void place_in_program(Program& program, std::span<const NodeTimes> times, int64_
 
 void place_slots(Plan& plan, const Problem& problem, int64_t staging_bytes) {
   const Replay times = replay(plan, problem.fabric, problem.cost);
-  size_t first = 0;  // nodes are the steps of all ranks, one after the other
   for (int32_t rank = 0; rank < std::ssize(plan.programs); ++rank) {
     Program& program = plan.programs[static_cast<size_t>(rank)];
-    const size_t count = program.steps.size();
-    if (!program.slots.empty())
-      place_in_program(program, std::span(times.nodes).subspan(first, count),
-                       staging_bytes - staging_use(plan, rank).packing);
-    first += count;
+    if (program.slots.empty()) continue;
+    std::vector<NodeTimes> steps;
+    for (const int32_t node : times.graph.nodes_of(rank))
+      steps.push_back(times.nodes[static_cast<size_t>(node)]);
+    place_in_program(program, steps, staging_bytes - staging_use(plan, rank).packing);
   }
 }
 

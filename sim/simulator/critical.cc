@@ -64,13 +64,22 @@ class Walk {
     parts_.push_back({part, Cause::kFollows, from, to, node, transfer});
   }
 
+  /// Did it end later; of two that ended together the first counts.
+  bool later(int32_t a, int32_t b) const {
+    const auto number = [&](int32_t t) {
+      return replay_.graph.transfers[static_cast<size_t>(t)].number;
+    };
+    return transfer_times(a).end > transfer_times(b).end ||
+           (transfer_times(a).end == transfer_times(b).end && number(a) < number(b));
+  }
+
   /// Of the step's transfers, or its receives alone, the one that ended last; -1: none.
   int32_t last_transfer(int32_t node, bool receives) const {
     int32_t last = -1;
     for (const int32_t t : replay_.graph.transfers_of[node]) {
       const bool receive = replay_.graph.transfers[static_cast<size_t>(t)].receiver == node;
       if (receives && !receive) continue;
-      if (last < 0 || transfer_times(t).end > transfer_times(last).end) last = t;
+      if (last < 0 || later(t, last)) last = t;
     }
     return last;
   }
@@ -164,7 +173,7 @@ Begin begin_of(const Plan& plan, const Replay& replay, int32_t node) {
   Begin begin;
   double latest = -1;
   const auto consider = [&](int32_t index, Cause cause) {
-    const int32_t before = node + index - here.index;
+    const int32_t before = replay.graph.nodes_of(here.rank)[static_cast<size_t>(index)];
     const double end = replay.nodes[static_cast<size_t>(before)].end;
     if (end <= latest) return;
     latest = end;
@@ -198,18 +207,19 @@ std::vector<ChainPart> critical_chain_to(const Plan& plan, const Replay& replay,
 
 int32_t last_node(const Replay& replay, int32_t rank) {
   int32_t last = -1;
-  for (size_t n = 0; n < replay.nodes.size(); ++n) {
-    if (rank >= 0 && replay.graph.nodes[n].rank != rank) continue;
-    if (last < 0 || replay.nodes[n].end > replay.nodes[static_cast<size_t>(last)].end)
-      last = static_cast<int32_t>(n);
+  const auto& graph = replay.graph;
+  for (const int32_t n :
+       rank < 0 ? std::span<const int32_t>(graph.node_of) : graph.nodes_of(rank)) {
+    if (last < 0 ||
+        replay.nodes[static_cast<size_t>(n)].end > replay.nodes[static_cast<size_t>(last)].end)
+      last = n;
   }
   return last;
 }
 
 double alone_s(const Replay& replay, int32_t transfer) {
   const Transfer& t = replay.graph.transfers[static_cast<size_t>(transfer)];
-  const double rate =
-      std::min(t.cap, path_rate(replay.graph, replay.graph.paths[static_cast<size_t>(t.path)]));
+  const double rate = std::min(t.cap, path_rate(replay.graph, t));
   return rate < kNever ? static_cast<double>(t.bytes) / rate : 0;
 }
 

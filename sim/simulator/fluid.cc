@@ -1,6 +1,7 @@
 #include "sim/simulator/fluid.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <utility>
 
@@ -8,8 +9,21 @@
 
 namespace refit {
 namespace {
+
 constexpr size_t kBlock = 64;
+
+/// Of a multiple of eight values. Eight at a time: a single one would wait for each comparison.
+double least_of(std::span<const double> values) {
+  std::array<double, 8> least;
+  least.fill(MaxMin::kInfinity);
+  for (size_t i = 0; i < values.size(); i += least.size()) {
+    for (size_t lane = 0; lane < least.size(); ++lane)
+      least[lane] = std::min(least[lane], values[i + lane]);
+  }
+  return *std::min_element(least.begin(), least.end());
 }
+
+}  // namespace
 
 double Fluid::Clock::passed_at(double now) const {
   // An endless pace is that of flows that nothing holds back: they end as they begin.
@@ -36,31 +50,25 @@ void Fluid::add_clocks(size_t count) {
   const size_t size = clocks_.size() + count, blocks = (size + kBlock - 1) / kBlock;
   clocks_.resize(size);
   touched_.resize(size, 0);
-  end_.resize(blocks * kBlock, MaxMin::kInfinity);
-  may_end_.resize(blocks * kBlock, MaxMin::kInfinity);
   stale_.resize(blocks, 0);
-  block_end_.resize(blocks, MaxMin::kInfinity);
-  block_may_end_.resize(blocks, MaxMin::kInfinity);
+  for (Ends* ends : {&must_, &may_}) {
+    ends->clock.resize(blocks * kBlock, MaxMin::kInfinity);
+    ends->block.resize((blocks + 7) / 8 * 8, MaxMin::kInfinity);
+  }
 }
 
 int32_t Fluid::start(double amount, std::span<const int32_t> resources, double cap) {
   REFIT_CHECK(amount > 0);
   const int32_t flow = rates_.add_flow(resources, cap);
   const auto f = static_cast<size_t>(flow);
-  if (f >= clock_.size()) {
-    clock_.resize(f + 1, -1);
-    mark_.resize(f + 1, 0);
-    left_.resize(f + 1, 0);
-    spare_.resize(f + 1, 0);
-    stay_.resize(f + 1, 0);
-  }
+  if (f >= flows_.size()) flows_.resize(f + 1);
   if (recording_) {
-    came_.resize(clock_.size(), 0);
-    held_.resize(clock_.size() * (width_ + 1), 0);
+    came_.resize(flows_.size(), 0);
+    held_.resize(flows_.size() * (width_ + 1), 0);
     std::fill_n(held_.begin() + static_cast<ptrdiff_t>(f * (width_ + 1)), width_ + 1, 0.0);
   }
-  left_[f] = amount * (1 + error_);
-  spare_[f] = amount * 2 * error_;
+  flows_[f].left = amount * (1 + error_);
+  flows_[f].spare = amount * 2 * error_;
   return flow;
 }
 
@@ -81,13 +89,13 @@ void Fluid::touch(int32_t clock) {
     touched_list_.push_back(clock);
 }
 
-void Fluid::leave(double now, int32_t flow) {
-  const auto f = static_cast<size_t>(flow);
-  ++stay_[f];
-  const int32_t clock = std::exchange(clock_[f], -1);
+void Fluid::leave(double now, int32_t id) {
+  Flow& flow = at(id);
+  ++flow.stay;
+  const int32_t clock = std::exchange(flow.clock, -1);
   if (clock < 0) return;
-  left_[f] = std::max(0.0, mark_[f] - clocks_[static_cast<size_t>(clock)].passed_at(now));
-  if (recording_) record(now, flow, clock);
+  flow.left = std::max(0.0, flow.mark - clocks_[static_cast<size_t>(clock)].passed_at(now));
+  if (recording_) record(now, id, clock);
   touch(clock);
 }
 
@@ -109,20 +117,20 @@ Fluid::Holder Fluid::holder(int32_t flow) const {
   return {rates_.resources_of(flow)[place], held[place]};
 }
 
-void Fluid::join(double now, int32_t flow) {
-  const auto f = static_cast<size_t>(flow);
-  clock_[f] = clock_of(flow);
-  if (recording_) came_[f] = now;
-  Clock& clock = clocks_[static_cast<size_t>(clock_[f])];
+void Fluid::join(double now, int32_t id) {
+  Flow& flow = at(id);
+  flow.clock = clock_of(id);
+  if (recording_) came_[static_cast<size_t>(id)] = now;
+  Clock& clock = clocks_[static_cast<size_t>(flow.clock)];
   if (clock.must.empty()) clock.set_pace(now, clock.pace);
-  const auto add = [&](std::vector<Mark>& heap, double at) {
-    heap.push_back({at, flow, stay_[f]});
+  const auto add = [&](std::vector<Mark>& heap, double mark) {
+    heap.push_back({mark, id, flow.stay});
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
-  mark_[f] = clock.passed_at(now) + left_[f];
-  add(clock.must, mark_[f]);
-  if (error_ > 0) add(clock.may, mark_[f] - spare_[f]);
-  touch(clock_[f]);
+  flow.mark = clock.passed_at(now) + flow.left;
+  add(clock.must, flow.mark);
+  if (error_ > 0) add(clock.may, flow.mark - flow.spare);
+  touch(flow.clock);
 }
 
 void Fluid::settle(double now) {
@@ -138,7 +146,8 @@ void Fluid::settle(double now) {
 
 /// When the first mark of the heap is reached; drops what has been left behind.
 double Fluid::first_end(const Clock& clock, std::vector<Mark>& heap) const {
-  while (!heap.empty() && heap.front().stay != stay_[static_cast<size_t>(heap.front().flow)]) {
+  while (!heap.empty() &&
+         heap.front().stay != flows_[static_cast<size_t>(heap.front().flow)].stay) {
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     heap.pop_back();
   }
@@ -149,48 +158,46 @@ void Fluid::refresh_touched() {
   for (const int32_t id : touched_list_) {
     const auto c = static_cast<size_t>(id);
     Clock& clock = clocks_[c];
-    end_[c] = first_end(clock, clock.must);
-    may_end_[c] = first_end(clock, may_of(clock));
+    must_.clock[c] = first_end(clock, clock.must);
+    if (error_ > 0) may_.clock[c] = first_end(clock, clock.may);
     touched_[c] = 0;
     if (std::exchange(stale_[c / kBlock], uint8_t{1}) == 0) stale_list_.push_back(c / kBlock);
   }
   touched_list_.clear();
-  for (const size_t block : stale_list_) {
-    stale_[block] = 0;
-    const auto least = [first = static_cast<ptrdiff_t>(block * kBlock)](const auto& times) {
-      return *std::min_element(times.begin() + first, times.begin() + first + kBlock);
-    };
-    block_end_[block] = least(end_);
-    block_may_end_[block] = least(may_end_);
-  }
+  if (stale_list_.empty()) return;
+  const auto refresh = [&](Ends& ends) {
+    for (const size_t block : stale_list_)
+      ends.block[block] = least_of(std::span(ends.clock).subspan(block * kBlock, kBlock));
+    ends.least = least_of(ends.block);
+  };
+  refresh(must_);
+  if (error_ > 0) refresh(may_);
+  for (const size_t block : stale_list_) stale_[block] = 0;
   stale_list_.clear();
-}
-
-double Fluid::next_end() const {
-  double next = MaxMin::kInfinity;
-  for (const double end : block_end_) next = std::min(next, end);
-  return next;
 }
 
 void Fluid::finish(double now, std::vector<int32_t>& ended) {
   const double until = now * (1 + kSimultaneous);
+  Ends& ends = may();
+  if (ends.least > until) return;
   const auto first = std::ssize(ended);
-  for (size_t block = 0; block < block_end_.size(); ++block) {
-    if (block_may_end_[block] > until) continue;
+  for (size_t block = 0; block * kBlock < clocks_.size(); ++block) {
+    if (ends.block[block] > until) continue;
     const size_t last = std::min((block + 1) * kBlock, clocks_.size());
     for (size_t c = block * kBlock; c < last; ++c) {
+      if (ends.clock[c] > until) continue;
       Clock& clock = clocks_[c];
       std::vector<Mark>& heap = may_of(clock);
-      for (; may_end_[c] <= until; may_end_[c] = first_end(clock, heap)) {
+      do {
         const int32_t flow = heap.front().flow;
         leave(now, flow);
         rates_.remove_flow(flow);
         ended.push_back(flow);
-      }
+        ends.clock[c] = first_end(clock, heap);
+      } while (ends.clock[c] <= until);
     }
   }
   std::sort(ended.begin() + first, ended.end());
-  refresh_touched();
 }
 
 }  // namespace refit

@@ -47,10 +47,11 @@ class Fluid {
   /// Brings rates and ends up to date after starts and finishes.
   void settle(double now);
 
-  /// When the next flow has to end; infinite when nothing flows.
-  double next_end() const;
+  /// When the next flow has to end; infinite when nothing flows. As of the last settle.
+  double next_end() const { return must_.least; }
 
-  /// Removes the flows that may end at `now` and appends them to `ended`, ascending.
+  /// Removes the flows that may end at `now` and appends them to `ended`, ascending. The next call
+  /// is for settle or start.
   void finish(double now, std::vector<int32_t>& ended);
 
   int64_t visits() const { return rates_.visits(); }
@@ -81,8 +82,23 @@ class Fluid {
     void set_pace(double now, double to);
   };
 
+  struct Flow {
+    double mark = 0;   // on its clock
+    double left = 0;   // when it came there: what is left until it has to end,
+    double spare = 0;  // and what of that need not pass
+    int32_t clock = -1;
+    uint32_t stay = 0;  // how often it has left a clock
+  };
+  /// By clock, the first end there; by block of clocks, and of all, the least.
+  struct Ends {
+    std::vector<double> clock, block;
+    double least = MaxMin::kInfinity;
+  };
+
+  Flow& at(int32_t flow) { return flows_[static_cast<size_t>(flow)]; }
   void add_clocks(size_t count);
   std::vector<Mark>& may_of(Clock& clock) const { return error_ > 0 ? clock.may : clock.must; }
+  Ends& may() { return error_ > 0 ? may_ : must_; }
   int32_t clock_of(int32_t flow);
   void record(double now, int32_t flow, int32_t clock);
   void leave(double now, int32_t flow);
@@ -95,18 +111,13 @@ class Fluid {
   MaxMin rates_;
   std::vector<Clock> clocks_;  // by resource, then by value of cap
   std::map<double, int32_t> cap_clock_;
-  // By flow: its clock (-1: none) and mark there; what was left until it has to end when it came,
-  // and what of that need not pass; how often it has left a clock.
-  std::vector<int32_t> clock_;
-  std::vector<double> mark_, left_, spare_;
-  std::vector<uint32_t> stay_;
+  std::vector<Flow> flows_;
   // Holders, while recording. By flow: when it came to its clock; by flow and place among its
   // resources, the cap last: for how long it was held there.
   bool recording_ = false;
   const size_t resources_, width_;
   std::vector<double> came_, held_;
-  // By clock, and by block of clocks the least: when a flow has to end, and when one may.
-  std::vector<double> end_, may_end_, block_end_, block_may_end_;
+  Ends must_, may_;  // when a flow has to end, and when one may (if error > 0)
   std::vector<uint8_t> touched_, stale_;
   std::vector<int32_t> touched_list_;
   std::vector<size_t> stale_list_;

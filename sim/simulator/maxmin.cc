@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -200,6 +201,11 @@ double MaxMin::solve_level(int32_t resource) {
   const auto r = static_cast<size_t>(resource);
   const Members& members = members_[r];
   limit_.resize(members.flow.size());
+  if (limit_.size() <= 1) {
+    const double total = limit_.empty() ? 0 : limit_[0] = limit_of(members, 0);
+    slack_[r] = capacity_[r] - total;
+    return slack_[r] > kTolerance * capacity_[r] ? kInfinity : std::min(total, capacity_[r]);
+  }
   // Spans of its own: the compiler then knows that nothing below moves them.
   const std::span<double> limit = limit_;
   const std::span<const double> cap = members.cap, level = level_;
@@ -297,30 +303,40 @@ void MaxMin::refill() {
   ++refill_count_;
   for (const auto& [key, resource] : queue_) dirty_[static_cast<size_t>(resource)] = 0;
   queue_.clear();
-  const size_t resources = capacity_.size() - 1;
-  turns_.reset(resources);
-  for (size_t r = 0; r < resources; ++r) {
-    filling_[r] = {.open = static_cast<int32_t>(members_[r].flow.size()),
-                   .capped = filling_[r].capped};
-    if (filling_[r].open > 0) turns_.put(r, lift_of(r));
+  in_use_.clear();
+  for (size_t r = 0; r + 1 < capacity_.size(); ++r) {
+    const auto open = static_cast<int32_t>(members_[r].flow.size());
+    filling_[r] = {.open = open, .capped = filling_[r].capped};
+    if (open > 0) {
+      in_use_.push_back(static_cast<int32_t>(r));
+    } else {
+      slack_[r] = capacity_[r];
+      set_level(static_cast<int32_t>(r), kInfinity);
+    }
   }
+  turns_.reset(in_use_.size());
+  for (size_t i = 0; i < in_use_.size(); ++i)
+    turns_.put(i, lift_of(static_cast<size_t>(in_use_[i])));
   turns_.build();
   while (turns_.least() < kInfinity) {
-    const size_t r = turns_.winner();
+    const size_t winner = turns_.winner();
+    const int32_t resource = in_use_[winner];
     const double turn = turns_.least();
-    Filling& filling = filling_[r];
+    const Filling& filling = filling_[static_cast<size_t>(resource)];
+    const auto lift = [&] { return lift_of(static_cast<size_t>(resource)); };
     // Where others have frozen flows since, those that are left get more: its turn comes later.
-    const bool later = filling.open > 0 &&
-                       (lift_of(r) > turn * (1 + kTolerance) ||
-                        (filling.capped && freeze_capped(static_cast<int32_t>(r), lift_of(r)) > 0 &&
-                         filling.open > 0));
-    if (!later && filling.open > 0) freeze(static_cast<int32_t>(r), std::max(turn, lift_of(r)));
-    turns_.set(r, later ? lift_of(r) : kInfinity);
+    const bool later =
+        filling.open > 0 &&
+        (lift() > turn * (1 + kTolerance) ||
+         (filling.capped && freeze_capped(resource, lift()) > 0 && filling.open > 0));
+    if (!later && filling.open > 0) freeze(resource, std::max(turn, lift()));
+    turns_.set(winner, later ? lift() : kInfinity);
   }
-  for (size_t r = 0; r < resources; ++r) {
+  for (const int32_t resource : in_use_) {
+    const auto r = static_cast<size_t>(resource);
     slack_[r] = capacity_[r] - filling_[r].frozen;
     const bool is_full = slack_[r] <= kTolerance * capacity_[r];
-    set_level(static_cast<int32_t>(r), is_full ? filling_[r].last : kInfinity);
+    set_level(resource, is_full ? filling_[r].last : kInfinity);
   }
 }
 
@@ -356,21 +372,32 @@ size_t MaxMin::freeze_capped(int32_t resource, double level) {
 void MaxMin::freeze(int32_t resource, double level) {
   const auto r = static_cast<size_t>(resource);
   filling_[r] = {capacity_[r], level, 0, true, filling_[r].capped};
+  if (width_ == 2) {
+    freeze_flows(resource, level, std::integral_constant<size_t, 1>());
+  } else {
+    freeze_flows(resource, level, width_ - 1);
+  }
+}
+
+/// `count`: other resources of each flow. Mostly it is one, which the compiler then knows.
+template <typename Count>
+void MaxMin::freeze_flows(int32_t resource, double level, Count count) {
+  const auto r = static_cast<size_t>(resource);
   const bool capped = filling_[r].capped;
   // Spans of its own: the compiler then knows that nothing below moves them.
   const Members& members = members_[r];
   const std::span<const int32_t> flows = members.flow, others = members.others;
   const std::span<const int32_t> held_by = bottleneck_;
   const std::span<Filling> filling = filling_;
-  const size_t width = width_ - 1;
   for (size_t i = 0; i < flows.size(); ++i) {
     const auto flow = static_cast<size_t>(flows[i]);
+    const size_t first = i * count;
     bool frozen = capped && frozen_by_cap_[flow] == refill_count_;
-    for (size_t k = i * width; k < (i + 1) * width; ++k)
-      frozen = frozen || filling[static_cast<size_t>(others[k])].full;
+    for (size_t k = 0; k < count; ++k)
+      frozen = frozen || filling[static_cast<size_t>(others[first + k])].full;
     if (frozen) continue;
-    for (size_t k = i * width; k < (i + 1) * width; ++k) {
-      Filling& other = filling[static_cast<size_t>(others[k])];
+    for (size_t k = 0; k < count; ++k) {
+      Filling& other = filling[static_cast<size_t>(others[first + k])];
       other.frozen += level;
       other.last = level;
       --other.open;

@@ -127,6 +127,8 @@ class MaxMin {
   void refill();
   size_t freeze_capped(int32_t resource, double level);
   void freeze(int32_t resource, double level);
+  template <typename Count>
+  void freeze_flows(int32_t resource, double level, Count count);
   void set_level(int32_t resource, double level);
 
   size_t width_;
@@ -165,7 +167,8 @@ class MaxMin {
     return (capacity_[resource] - filling.frozen) / filling.open;
   }
   std::vector<Filling> filling_;
-  Tournament turns_;
+  std::vector<int32_t> in_use_;         // resources with flows
+  Tournament turns_;                    // of those
   std::vector<int64_t> frozen_by_cap_;  // by flow: the refill in which its own cap froze it
   int64_t refill_count_ = 0;
 };

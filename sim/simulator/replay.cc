@@ -20,9 +20,15 @@ enum class Kind : uint8_t { kStartedUp, kPack, kCopy, kUnpack, kTransfer };
 /// flow).
 struct Event {
   double time = 0;
-  Kind kind = Kind::kStartedUp;
-  int32_t id = -1;  // node, or transfer
-  auto operator<=>(const Event&) const = default;
+  int64_t turn = 0;  // at one instant: by kind, then by number
+  int32_t id = -1;   // node, or transfer
+
+  Event(double when, Kind kind, int32_t number, int32_t what)
+      : time(when), turn(static_cast<int64_t>(kind) << 32 | number), id(what) {}
+  Kind kind() const { return static_cast<Kind>(turn >> 32); }
+  bool operator>(const Event& other) const {
+    return time > other.time || (time == other.time && turn > other.turn);
+  }
 };
 
 /// What a step still lacks.
@@ -95,7 +101,12 @@ class Run {
   const StepNode& node_of(int32_t id) const { return graph_.nodes[static_cast<size_t>(id)]; }
   const Step& step_of(const StepNode& node) const { return refit::step_of(plan_, node); }
 
-  void schedule(double delay, Kind kind, int32_t id) { events_.push({now_ + delay, kind, id}); }
+  void schedule(double delay, Kind kind, int32_t id) {
+    const auto i = static_cast<size_t>(id);
+    const int32_t number =
+        kind == Kind::kTransfer ? graph_.transfers[i].number : graph_.nodes[i].number;
+    events_.emplace(now_ + delay, kind, number, id);
+  }
 
   void begin_step(int32_t id) {
     const StepNode& node = node_of(id);
@@ -120,9 +131,9 @@ class Run {
 
   void happen(const Event& event) {
     const auto id = static_cast<size_t>(event.id);
-    switch (event.kind) {
+    switch (event.kind()) {
       case Kind::kStartedUp:
-        return done(event.kind, event.id);
+        return done(event.kind(), event.id);
       case Kind::kPack:
         return flow_memory(event, graph_.nodes[id].pack_bytes);
       case Kind::kCopy:
@@ -135,7 +146,7 @@ class Run {
   }
 
   void flow_memory(const Event& event, int64_t bytes) {
-    if (graph_.first_memory < 0) return done(event.kind, event.id);
+    if (graph_.first_memory < 0) return done(event.kind(), event.id);
     const int32_t rank = node_of(event.id).rank;
     const int32_t memory = graph_.first_memory + plan_.ranks[static_cast<size_t>(rank)].gpu;
     flow(event, static_cast<double>(bytes), {&memory, 1}, kNever);
@@ -143,23 +154,24 @@ class Run {
 
   void flow_transfer(const Event& event) {
     const Transfer& transfer = graph_.transfers[static_cast<size_t>(event.id)];
-    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
     transfers_[static_cast<size_t>(event.id)].start = now_;
-    for (const int32_t crossed : path.links) {
+    for (const int32_t crossed : graph_.links_of(transfer)) {
       const auto link = static_cast<size_t>(crossed);
       if (carried_[link]++ == 0) carrying_since_[link] = now_;
     }
-    const auto ways = static_cast<double>(path.ways.size());
-    ways_left_[static_cast<size_t>(event.id)] = static_cast<int32_t>(path.ways.size());
-    for (const Path::Way& way : path.ways)
-      flow(event, static_cast<double>(transfer.bytes) / ways, way.resources, transfer.cap / ways);
+    const std::span<const Way> ways = graph_.ways_of(transfer);
+    const auto count = static_cast<double>(ways.size());
+    ways_left_[static_cast<size_t>(event.id)] = static_cast<int32_t>(ways.size());
+    for (const Way& way : ways)
+      flow(event, static_cast<double>(transfer.bytes) / count, graph_.resources_of(way),
+           transfer.cap / count);
   }
 
   void flow(const Event& event, double bytes, std::span<const int32_t> resources, double cap) {
-    if (bytes == 0) return done(event.kind, event.id);
+    if (bytes == 0) return done(event.kind(), event.id);
     const auto id = static_cast<size_t>(fluid_.start(bytes, resources, cap));
     if (id >= flowing_.size()) flowing_.resize(id + 1);
-    flowing_[id] = {event.kind, event.id};
+    flowing_[id] = {event.kind(), event.id};
   }
 
   /// The start-up is over, or the last byte has passed.
@@ -196,13 +208,13 @@ class Run {
   void arrived(int32_t id) {
     const Transfer& transfer = graph_.transfers[static_cast<size_t>(id)];
     transfers_[static_cast<size_t>(id)].end = now_;
-    const Path& path = graph_.paths[static_cast<size_t>(transfer.path)];
-    const double part = static_cast<double>(transfer.bytes) / static_cast<double>(path.ways.size());
-    for (const Path::Way& way : path.ways) {
-      for (size_t i = 0; i < way.links; ++i)
-        link_bytes_[static_cast<size_t>(way.resources[i])] += part;
+    const std::span<const Way> ways = graph_.ways_of(transfer);
+    const double part = static_cast<double>(transfer.bytes) / static_cast<double>(ways.size());
+    for (const Way& way : ways) {
+      for (const int32_t link : graph_.links_of(way))
+        link_bytes_[static_cast<size_t>(link)] += part;
     }
-    for (const int32_t crossed : path.links) {
+    for (const int32_t crossed : graph_.links_of(transfer)) {
       const auto link = static_cast<size_t>(crossed);
       if (--carried_[link] == 0) link_busy_s_[link] += now_ - carrying_since_[link];
     }
@@ -244,28 +256,28 @@ class Run {
 
 void Run::fail_stuck() const {
   // A step that has begun tells more than one that waits for it.
-  size_t stuck = nodes_.size();
-  for (size_t n = nodes_.size(); n-- > 0;) {
-    if (nodes_[n].end < kNever) continue;
-    const bool begun = nodes_[n].begin < kNever;
-    if (begun || stuck == nodes_.size() || nodes_[stuck].begin == kNever) stuck = n;
+  const auto times = [&](int32_t id) -> const NodeTimes& {
+    return nodes_[static_cast<size_t>(id)];
+  };
+  int32_t id = -1;
+  for (const int32_t n : graph_.node_of) {
+    if (times(n).end < kNever) continue;
+    if (id < 0 || (times(n).begin < kNever && times(id).begin == kNever)) id = n;
   }
-  const auto id = static_cast<int32_t>(stuck);
   const StepNode& node = node_of(id);
   const Program& program = plan_.programs[static_cast<size_t>(node.rank)];
   const Step& step = step_of(node);
+  const std::span<const int32_t> own = graph_.nodes_of(node.rank);
   std::string reason;
-  if (nodes_[stuck].begin == kNever) {
-    const size_t before = stuck - 1;
-    const bool first = node.index == 0 || step_of(node_of(id - 1)).channel != step.channel;
-    if (!first && nodes_[before].end == kNever) {
-      reason = fmt::format("the step before it, {}", step_of(node_of(id - 1)).id);
-    }
+  if (times(id).begin == kNever) {
+    const auto index_before = static_cast<size_t>(node.index - 1);
+    const bool first = node.index == 0 || program.steps[index_before].channel != step.channel;
+    if (!first && times(own[index_before]).end == kNever)
+      reason = fmt::format("the step before it, {}", program.steps[index_before].id);
     for (int32_t w = step.first_wait; w < step.last_wait && reason.empty(); ++w) {
       const Wait& wait = program.waits[static_cast<size_t>(w)];
       const int32_t index = find_step(program, wait.channel, wait.step);
-      if (index >= 0 && nodes_[stuck + static_cast<size_t>(index - node.index)].end < kNever)
-        continue;
+      if (index >= 0 && times(own[static_cast<size_t>(index)]).end < kNever) continue;
       reason = fmt::format("its channel {}, step {}, which {}", wait.channel, wait.step,
                            index < 0 ? "does not exist" : "never ends");
     }

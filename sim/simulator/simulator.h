@@ -120,9 +120,4 @@ struct SimulateOptions {
 Timeline simulate(const Plan& plan, const Fabric& fabric, const CostModel& cost,
                   const SimulateOptions& options = {});
 
-/// Chrome / Perfetto trace of the entries: a process per rank, a row per channel (more where
-/// transfers of a channel overlap: row channel + kMaxChannels x n). Every transfer stands at both
-/// of its ranks.
-void write_trace(const Plan& plan, const Timeline& timeline, const std::string& path);
-
 }  // namespace refit

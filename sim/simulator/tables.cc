@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <ostream>
-#include <tuple>
 
 #include "base/file.h"
 #include "sim/simulator/critical.h"
@@ -15,11 +15,8 @@ namespace refit {
 void write_transfer_table(const Plan& plan, const Fabric& fabric, const Replay& replay,
                           const std::string& path) {
   std::vector<int32_t> order(replay.transfers.size());
-  for (size_t t = 0; t < order.size(); ++t) order[t] = static_cast<int32_t>(t);
-  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return std::tuple(replay.transfers[static_cast<size_t>(a)].start, a) <
-           std::tuple(replay.transfers[static_cast<size_t>(b)].start, b);
-  });
+  std::iota(order.begin(), order.end(), 0);
+  sort_by_start(replay, order);
   write_stream(path, [&](std::ostream& out) {
     out << "from,to,channel,step,bytes,posted_s,ready_s,start_s,end_s,alone_s,cause,after_rank,"
            "after_channel,after_step,holder\n";

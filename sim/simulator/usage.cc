@@ -1,23 +1,16 @@
 #include "sim/simulator/usage.h"
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 namespace refit {
 namespace {
 
-auto start_order(const Replay& replay) {
-  return [&replay](int32_t a, int32_t b) {
-    return std::tuple(replay.transfers[static_cast<size_t>(a)].start, a) <
-           std::tuple(replay.transfers[static_cast<size_t>(b)].start, b);
-  };
-}
-
 /// What occupied a rank, from the times of its steps.
-void add_intervals(const Replay& replay, const CostModel& cost, size_t node,
+void add_intervals(const Replay& replay, const CostModel& cost, int32_t node,
                    std::vector<Interval>& intervals) {
-  const StepNode& step = replay.graph.nodes[node];
-  const NodeTimes& times = replay.nodes[node];
+  const StepNode& step = replay.graph.nodes[static_cast<size_t>(node)];
+  const NodeTimes& times = replay.nodes[static_cast<size_t>(node)];
   const auto job = [&](double begin, double end) {
     intervals.push_back({begin, begin + cost.copy_start, Activity::kLaunch});
     intervals.push_back({begin + cost.copy_start, end, Activity::kStaging});
@@ -26,18 +19,36 @@ void add_intervals(const Replay& replay, const CostModel& cost, size_t node,
   if (step.pack_bytes > 0) job(times.begin, times.packed);
   if (step.copies > 0) job(times.begin, times.copied);
   if (step.unpack_bytes > 0) job(times.arrived, times.unpacked);
-  for (const int32_t t : replay.graph.transfers_of[static_cast<int32_t>(node)]) {
+  for (const int32_t t : replay.graph.transfers_of[node]) {
     const TransferTimes& transfer = replay.transfers[static_cast<size_t>(t)];
     intervals.push_back({transfer.ready, transfer.start, Activity::kLaunch});
     intervals.push_back({transfer.start, transfer.end, Activity::kWire});
   }
 }
 
+/// What of a transfer crosses a link: its part of each way that does.
+double bytes_over(const StepGraph& graph, int32_t id, int32_t link) {
+  const Transfer& transfer = graph.transfers[static_cast<size_t>(id)];
+  const std::span<const Way> ways = graph.ways_of(transfer);
+  const auto crosses = [&](const Way& way) {
+    return std::ranges::count(graph.links_of(way), link) > 0;
+  };
+  return static_cast<double>(transfer.bytes) / static_cast<double>(ways.size()) *
+         static_cast<double>(std::ranges::count_if(ways, crosses));
+}
+
 }  // namespace
 
 std::span<const int32_t> links_of(const Replay& replay, size_t transfer) {
-  const int32_t id = replay.graph.transfers[transfer].path;
-  return replay.graph.paths[static_cast<size_t>(id)].links;
+  return replay.graph.links_of(replay.graph.transfers[transfer]);
+}
+
+void sort_by_start(const Replay& replay, std::vector<int32_t>& transfers) {
+  const auto key = [&](int32_t id) {
+    const auto t = static_cast<size_t>(id);
+    return std::pair(replay.transfers[t].start, replay.graph.transfers[t].number);
+  };
+  std::ranges::sort(transfers, {}, key);
 }
 
 std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s) {
@@ -52,7 +63,7 @@ std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s) {
     const auto row = rows[static_cast<int32_t>(link)];
     if (row.empty()) continue;
     std::vector<int32_t> order(row.begin(), row.end());
-    std::sort(order.begin(), order.end(), start_order(replay));
+    sort_by_start(replay, order);
     LinkUsage use{
         .link = static_cast<int32_t>(link),
         .bytes = replay.link_bytes[link],
@@ -61,12 +72,19 @@ std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s) {
         .first = replay.transfers[static_cast<size_t>(order[0])].start,
         .last = 0,
         .transfers = std::ssize(order),
+        .busy = {},
         .gaps = {}};
     use.last = use.first;
     for (const int32_t t : order) {
       const TransferTimes& times = replay.transfers[static_cast<size_t>(t)];
-      if (times.start > use.last) use.gaps.push_back({use.last, times.start, t});
+      const bool idle = times.start > use.last;
+      if (idle) use.gaps.push_back({use.last, times.start, t});
+      if (idle || use.busy.empty()) use.busy.push_back({times.start, times.start, 0, 0});
       use.last = std::max(use.last, times.end);
+      BusyTime& busy = use.busy.back();
+      busy.to = use.last;
+      busy.bytes += bytes_over(replay.graph, t, use.link);
+      ++busy.transfers;
     }
     uses.push_back(std::move(use));
   }
@@ -82,34 +100,25 @@ std::vector<int32_t> transfers_over(const Replay& replay, int32_t link) {
     if (std::find(links.begin(), links.end(), link) != links.end())
       found.push_back(static_cast<int32_t>(t));
   }
-  std::sort(found.begin(), found.end(), start_order(replay));
+  sort_by_start(replay, found);
   return found;
-}
-
-std::vector<size_t> first_nodes(const StepGraph& graph, size_t ranks) {
-  std::vector<size_t> first(ranks + 1, 0);
-  for (const StepNode& node : graph.nodes) ++first[static_cast<size_t>(node.rank) + 1];
-  for (size_t rank = 0; rank < ranks; ++rank) first[rank + 1] += first[rank];
-  return first;
 }
 
 TimeSplit rank_split(const Replay& replay, const CostModel& cost, int32_t rank, double end) {
   std::vector<Interval> intervals;
-  for (size_t node = 0; node < replay.nodes.size(); ++node) {
-    if (replay.graph.nodes[node].rank == rank) add_intervals(replay, cost, node, intervals);
-  }
+  for (const int32_t node : replay.graph.nodes_of(rank))
+    add_intervals(replay, cost, node, intervals);
   return split_time(intervals, end);
 }
 
 std::vector<RankUsage> rank_uses(const Replay& replay, const CostModel& cost, size_t ranks,
                                  double refit_s) {
-  const std::vector<size_t> first = first_nodes(replay.graph, ranks);
   std::vector<RankUsage> uses(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     std::vector<Interval> intervals;
-    for (size_t node = first[rank]; node < first[rank + 1]; ++node) {
+    for (const int32_t node : replay.graph.nodes_of(static_cast<int32_t>(rank))) {
       add_intervals(replay, cost, node, intervals);
-      uses[rank].end = std::max(uses[rank].end, replay.nodes[node].end);
+      uses[rank].end = std::max(uses[rank].end, replay.nodes[static_cast<size_t>(node)].end);
     }
     uses[rank].split = split_time(intervals, refit_s);
   }

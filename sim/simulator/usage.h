@@ -18,6 +18,13 @@ struct IdleGap {
   double seconds() const { return to - from; }
 };
 
+/// A time in which it carried something all along.
+struct BusyTime {
+  double from = 0, to = 0;
+  double bytes = 0;  // of the transfers that began in it, which end in it, too
+  int64_t transfers = 0;
+};
+
 struct LinkUsage {
   int32_t link = -1;
   double bytes = 0;
@@ -25,12 +32,16 @@ struct LinkUsage {
   double busy_s = 0;  // seconds in which it carried something
   double first = 0, last = 0;
   int64_t transfers = 0;
-  // Between `first` and `last`, in time order; busy + gaps = last - first.
+  // From `first` to `last`, in time order: it was busy, idle, busy, ..., busy.
+  std::vector<BusyTime> busy;
   std::vector<IdleGap> gaps;
 };
 
 /// Of all links that carried something, the fullest (by bytes / rate) first, then by number.
 std::vector<LinkUsage> link_uses(const Replay& replay, double refit_s);
+
+/// Sorts transfers by start; what starts at one time in order of (rank, channel, id) of the sender.
+void sort_by_start(const Replay& replay, std::vector<int32_t>& transfers);
 
 /// Transfers that crossed a link, by start.
 std::vector<int32_t> transfers_over(const Replay& replay, int32_t link);
@@ -50,8 +61,5 @@ std::vector<RankUsage> rank_uses(const Replay& replay, const CostModel& cost, si
 
 /// What one rank did with its time until `end`.
 TimeSplit rank_split(const Replay& replay, const CostModel& cost, int32_t rank, double end);
-
-/// The first node of every rank, and one more.
-std::vector<size_t> first_nodes(const StepGraph& graph, size_t ranks);
 
 }  // namespace refit

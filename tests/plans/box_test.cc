@@ -33,6 +33,23 @@ TEST(Box, Intersect) {
   EXPECT_TRUE(intersect({{0, 0}, {4, 4}}, {{0, 9}, {4, 12}}).empty());
 }
 
+TEST(Box, OverlapWhereTheCommonPartIsNotEmpty) {
+  Random random(3);
+  const auto draw = [&] {
+    Box box{{0, 0}, {0, 0}};
+    for (int dim = 0; dim < 2; ++dim) {
+      box.lo[dim] = pick(random, 0, 4);
+      box.hi[dim] = box.lo[dim] + pick(random, 0, 3);
+    }
+    return box;
+  };
+  for (int n = 0; n < 1000; ++n) {
+    const Box a = draw(), b = draw();
+    EXPECT_EQ(overlap(a, b), !intersect(a, b).empty()) << print_box(a) << print_box(b);
+  }
+  EXPECT_TRUE(overlap(whole({}), whole({})));
+}
+
 TEST(Box, Contains) {
   const Box outer{{1, 1}, {4, 4}};
   EXPECT_TRUE(contains(outer, outer));

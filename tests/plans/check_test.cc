@@ -39,7 +39,7 @@ Lines faults_of(const FlatPlan& flat) { return print(check(make_plan(flat))); }
 
 TEST(Check, Passes) { EXPECT_EQ(faults_of(make_example()), Lines{}); }
 
-TEST(Check, EmptyPlanPasses) { EXPECT_TRUE(check({}).empty()); }
+TEST(Check, EmptyPlanPasses) { EXPECT_TRUE(check(Plan{}).empty()); }
 
 TEST(CheckForm, ProgramsForAllRanks) {
   Plan plan = make_plan(make_example());
@@ -261,11 +261,12 @@ TEST(CheckHolding, OrderThroughAnotherRank) {
   flat.waits[0].on.step = 1;
   EXPECT_EQ(faults_of(flat), Lines{});
   const Plan plan = make_plan(flat);
-  const Order order(plan);
+  const Meetings meetings(plan);
+  const Order order(plan, meetings);
   EXPECT_TRUE(order.stuck().empty());
-  EXPECT_TRUE(order.ends_before(order.group(1, 0), order.group(1, 3)));
-  EXPECT_FALSE(order.ends_before(order.group(1, 1), order.group(1, 2)));
-  EXPECT_FALSE(order.ends_before(order.group(1, 3), order.group(1, 0)));
+  EXPECT_TRUE(order.ends_before(meetings.group(1, 0), meetings.group(1, 3)));
+  EXPECT_FALSE(order.ends_before(meetings.group(1, 1), meetings.group(1, 2)));
+  EXPECT_FALSE(order.ends_before(meetings.group(1, 3), meetings.group(1, 0)));
 }
 
 TEST(CheckDelivery, NotAtAll) {

@@ -29,6 +29,7 @@ TEST(Fluid, AmountsAreCarriedOverRateChanges) {
   EXPECT_DOUBLE_EQ(fluid.next_end(), 6.5);
   fluid.finish(6.5, ended);
   EXPECT_EQ(ended, (std::vector{second, first}));
+  fluid.settle(6.5);
   EXPECT_EQ(fluid.next_end(), kInfinity);
 }
 

@@ -1,12 +1,15 @@
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
 #include "base/document.h"
 #include "base/error.h"
-#include "sim/simulator/simulator.h"
+#include "sim/simulator/trace.h"
+#include "sim/simulator/usage.h"
 #include "tests/sim/simulator/random_steps.h"
 
 namespace refit {
@@ -83,6 +86,33 @@ TEST(Timeline, LinksAndBottleneck) {
   EXPECT_DOUBLE_EQ(timeline.bottleneck_use, 1);
 }
 
+TEST(Timeline, BusyTimesAndGapsOfALinkTakeTurns) {
+  for (const int32_t nics_per_gpu : {1, 2}) {
+    const Plan plan = random_steps(3, 8);
+    SmallCluster cluster;
+    cluster.nics_per_gpu = nics_per_gpu;
+    const Replay replayed = replay(plan, cluster.make(4), full_cost());
+    for (const LinkUsage& use : link_uses(replayed, 1)) {
+      ASSERT_EQ(use.busy.size(), use.gaps.size() + 1);
+      EXPECT_EQ(use.busy.front().from, use.first);
+      EXPECT_EQ(use.busy.back().to, use.last);
+      double bytes = 0, seconds = 0;
+      int64_t transfers = 0;
+      for (size_t n = 0; n < use.busy.size(); ++n) {
+        bytes += use.busy[n].bytes;
+        seconds += use.busy[n].to - use.busy[n].from;
+        transfers += use.busy[n].transfers;
+        if (n == use.gaps.size()) break;
+        EXPECT_EQ(use.gaps[n].from, use.busy[n].to);
+        EXPECT_EQ(use.gaps[n].to, use.busy[n + 1].from);
+      }
+      EXPECT_DOUBLE_EQ(bytes, replayed.link_bytes[static_cast<size_t>(use.link)]);
+      EXPECT_NEAR(seconds, replayed.link_busy_s[static_cast<size_t>(use.link)], 1e-9 * use.last);
+      EXPECT_EQ(transfers, use.transfers);
+    }
+  }
+}
+
 TEST(Timeline, SplitOfTheLastRank) {
   // Rank 2 ends last. 0..2: start-up (launch), while rank 0 packs till 3: 2..3 wait. 3..13
   // wire. 13..14 launch of unpacking, 14..16 unpacking.
@@ -155,9 +185,9 @@ TEST(Trace, HasEveryTransferAtBothRanks) {
   Plan plan = writer.write();
   plan.channels[0].lane = Lane::kNet;
   plan.ranks[0].node = "n\"0\"\\";
-  const Timeline timeline = simulate(plan, SmallCluster{}.make(2), free_cost(), {.entries = true});
+  const Fabric fabric = SmallCluster{}.make(2);
   const std::string path = ::testing::TempDir() + "refit_trace_test.json";
-  write_trace(plan, timeline, path);
+  write_trace(plan, fabric, free_cost(), replay(plan, fabric, free_cost()), path);
 
   const Value trace = load_document(path);
   const Value& events = trace.at("traceEvents");
@@ -165,8 +195,8 @@ TEST(Trace, HasEveryTransferAtBothRanks) {
   std::vector<int64_t> rows_of_0;
   for (size_t i = 0; i < events.size(); ++i) {
     const Value& event = events[i];
-    const int64_t pid = event.at("pid").as_int(0, 3);
-    if (event.at("ph").as_text() != "X") continue;
+    const int64_t pid = event.at("pid").as_int(0, 4);
+    if (event.at("ph").as_text() != "X" || pid == 4) continue;
     ++slices;
     const Value& args = event.at("args");
     if (pid == 0) {
@@ -185,9 +215,48 @@ TEST(Trace, HasEveryTransferAtBothRanks) {
   EXPECT_EQ(rows_of_0, (std::vector<int64_t>{0, kMaxChannels}));
 }
 
+TEST(Trace, HasARowForEveryLinkInUse) {
+  // 100 over the NIC of 0, 0..10; it then waits for 3000 over NVLink, 0..30, and sends 50 more. The
+  // NIC of 2 takes both. The fullest first: NVLink 30 of 35 s.
+  PlanWriter writer(4, 2);
+  writer.send(0, 2, 0, 0, 100);
+  writer.send(0, 1, 1, 0, 3000);
+  writer.send(0, 2, 0, 1, 50);
+  writer.wait(0, 0, 1, 1, 0);
+  const Plan plan = writer.write();
+  const Fabric fabric = SmallCluster{}.make(2);
+  const std::string path = ::testing::TempDir() + "refit_trace_links_test.json";
+  write_trace(plan, fabric, free_cost(), replay(plan, fabric, free_cost()), path);
+
+  const Value trace = load_document(path);
+  const Value& events = trace.at("traceEvents");
+  std::map<int64_t, std::string> names;
+  std::vector<std::string> slices;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const Value& event = events[i];
+    if (event.at("pid").as_int(0, 4) != 4) continue;
+    const int64_t row = event.at("tid").as_int(0, 100);
+    if (event.at("name").as_text() == "thread_name")
+      names[row] = event.at("args").at("name").as_text();
+    if (event.at("ph").as_text() != "X") continue;
+    EXPECT_EQ(event.at("args").at("use").as_number(), 1);
+    slices.push_back(fmt::format("{} {}..{} s, {} bytes", names[row],
+                                 event.at("ts").as_number() / 1e6,
+                                 (event.at("ts").as_number() + event.at("dur").as_number()) / 1e6,
+                                 event.at("args").at("bytes").as_int(0, 10000)));
+  }
+  EXPECT_EQ(slices,
+            (std::vector<std::string>{
+                "n0.gpu0.out 0..30 s, 3000 bytes", "n0.gpu1.in 0..30 s, 3000 bytes",
+                "n0.gpu0.nic0.out 0..10 s, 100 bytes", "n0.gpu0.nic0.out 30..35 s, 50 bytes",
+                "n1.gpu0.nic0.in 0..10 s, 100 bytes", "n1.gpu0.nic0.in 30..35 s, 50 bytes"}));
+}
+
 TEST(Trace, UnwritablePlaceIsAnError) {
-  PlanWriter writer(2, 1);
-  EXPECT_THROW(write_trace(writer.write(), {}, ::testing::TempDir() + "no/such/folder/t.json"),
+  const Plan plan = PlanWriter(2, 1).write();
+  const Fabric fabric = SmallCluster{}.make(1);
+  EXPECT_THROW(write_trace(plan, fabric, free_cost(), replay(plan, fabric, free_cost()),
+                           ::testing::TempDir() + "no/such/folder/t.json"),
                Error);
 }
 
