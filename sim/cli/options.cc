@@ -87,6 +87,11 @@ void add_search(CLI::App& command, SearchOptions& search) {
           },
           "bound on packing and relay memory per rank [1GiB]")
       ->type_name("BYTES");
+  command
+      .add_option("--max-peers", search.max_peers,
+                  "bound on ranks of other NVLink domains that a rank exchanges messages with")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
 }
 
 void add_simulation(CLI::App& command, SimulatePlanOptions& options) {

@@ -273,6 +273,7 @@ class RoundScheduler {
   struct PairPart {
     std::vector<Beside> parts;
     int64_t bytes = 0;
+    bool staged = false;  // some are in slots, which are to be free again soon
   };
   using PairParts = std::map<std::pair<int32_t, int32_t>, PairPart>;
 
@@ -281,6 +282,7 @@ class RoundScheduler {
     const Hop& h = hop(beside.part.hop);
     PairPart& pair = pairs[{h.from, h.to}];
     pair.parts.push_back(beside);
+    pair.staged = pair.staged || (h.parent >= 0 && hop(h.parent).staged);
     return pair.bytes += box_bytes(problem_, h.tensor, beside.part.box);
   }
 
@@ -290,7 +292,8 @@ class RoundScheduler {
     PairParts ripe;
     for (auto pair = waiting.begin(); pair != waiting.end();) {
       const auto next = std::next(pair);
-      if (pair->second.bytes >= tuning_.fan_message / kRipe) ripe.insert(waiting.extract(pair));
+      const bool grown = pair->second.bytes >= tuning_.fan_message / kRipe;
+      if (grown || pair->second.staged) ripe.insert(waiting.extract(pair));
       pair = next;
     }
     return ripe;

@@ -10,6 +10,7 @@
 #include "sim/cost/estimate.h"
 #include "sim/search/baselines.h"
 #include "sim/search/casting.h"
+#include "sim/search/peers.h"
 #include "sim/search/strategies.h"
 #include "sim/simulator/simulator.h"
 
@@ -130,6 +131,8 @@ Plan search(const Problem& problem, const SearchOptions& options, const LowerBou
   const Strategy& strategy = find_strategy(options.strategy);
   report("plan", 0.1);
   Plan plan = plan_with_casts(problem, strategy, options);
+  plan.max_peers = options.max_peers;
+  require_peers(options, plan_totals(plan).max_peers);
   report("check, simulate", 0.5);
   // Neither changes the plan, and each takes seconds where plans are large.
   std::future<double> simulated = std::async(std::launch::async, [&] {

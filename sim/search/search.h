@@ -34,6 +34,7 @@ struct SearchOptions {
   std::string strategy = "refit";
   uint64_t seed = 0;
   int64_t staging_bytes = int64_t{1} << 30;
+  int32_t max_peers = 0;   // bound on network peers per rank; 0: none
   int32_t attempts = 200;  // schedules that `refit` simulates at most, to keep the fastest
   bool relays = true;      // `refit` may relay also where there are paths without
 };

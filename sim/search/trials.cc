@@ -1,6 +1,7 @@
 #include "sim/search/trials.h"
 
 #include "base/error.h"
+#include "sim/search/peers.h"
 #include "sim/simulator/simulator.h"
 
 namespace refit {
@@ -18,7 +19,8 @@ bool Trials::more() const {
 }
 
 void Trials::attempt(const Routing& routing, const RoundTuning& tuning) {
-  if (!more()) return;
+  if (!more() || (options_.max_peers > 0 && count_peers(problem_, routing) > options_.max_peers))
+    return;
   Plan plan;
   try {
     plan = schedule_rounds(problem_, routing, options_, tuning);

@@ -61,6 +61,8 @@ class Errors(CliTest):
             (tiny() + ["--staging", "64"], ["--staging", "64"]),
             (tiny() + ["--dtype", "bf17"], ["bf17"]),
             (tiny() + ["--staging", "16B"], ["--staging"]),
+            (tiny() + ["--max-peers", "0"], ["--max-peers"]),
+            (tiny(gen="vllm:tp=2,dp=2") + ["--max-peers", "1", "--strategy", "direct"], ["--max-peers: found 1", "at least 4"]),
             (tiny() + ["--frobnicate"], ["--frobnicate"]),
             (["plan", "--model", MODEL], ["--train"]),
             ([], ["subcommand"]),
