@@ -367,7 +367,7 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   Routing balanced = router.run();
   double peak = router.peak();
   for (const Relays more : {Relays::kOfReceivers, Relays::kOfBothSides}) {
-    if (peak <= kUneven || !options.relays || !has_uneven_domain(problem)) break;
+    if (peak <= kUneven || !options.relays || trials.late() || !has_uneven_domain(problem)) break;
     RefitRouter next(problem, target, options.seed, false, more);
     Routing relayed = next.run();
     if (next.peak() >= kRelaysWin * peak) continue;
