@@ -30,20 +30,23 @@ struct HeldPlan {
   std::string summary;  // JSON; of a loaded plan what the file tells
 };
 
-SearchOptions search_options(const std::string& strategy, uint64_t seed,
-                             const std::string& staging) {
+SearchOptions search_options(const std::string& strategy, uint64_t seed, const std::string& staging,
+                             int32_t max_peers, const std::string& deadline) {
   SearchOptions options{.strategy = strategy, .seed = seed};
   options.staging_bytes = parse_bytes(staging, "staging");
+  if (max_peers < 0) fail("max_peers", std::to_string(max_peers), "at least 1, or None");
+  options.max_peers = max_peers;
+  set_deadline(options, deadline, "deadline");
   return options;
 }
 
 HeldPlan make_plan(const InputSpec& inputs, const std::string& strategy, uint64_t seed,
-                   const std::string& staging) {
+                   const std::string& staging, int32_t max_peers, const std::string& deadline) {
   const nb::gil_scoped_release release;
   const auto start = std::chrono::steady_clock::now();
   const Problem problem = load_problem(inputs);
   HeldPlan held;
-  held.plan = search(problem, search_options(strategy, seed, staging));
+  held.plan = search(problem, search_options(strategy, seed, staging, max_peers, deadline));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   held.saved = measure_plan(held.plan);
   held.summary = cli::plan_json(problem, held.plan, held.saved, took.count());
@@ -100,13 +103,15 @@ std::string simulate_held(const HeldPlan& held, const std::string& fabric, const
 }
 
 std::string compare_inputs(const InputSpec& inputs, std::vector<std::string> strategies,
-                           uint64_t seed, const std::string& staging) {
+                           uint64_t seed, const std::string& staging, int32_t max_peers,
+                           const std::string& deadline) {
   const nb::gil_scoped_release release;
   const Problem problem = load_problem(inputs);
   if (strategies.empty()) {
     for (const auto& [name, summary] : list_strategies()) strategies.push_back(name);
   }
-  return cli::compare_json(compare(problem, search_options("refit", seed, staging), strategies));
+  return cli::compare_json(
+      compare(problem, search_options("refit", seed, staging, max_peers, deadline), strategies));
 }
 
 std::string bound_inputs(const InputSpec& inputs) {

@@ -74,14 +74,14 @@ def _inputs(model, train, gen, fabric, *, cost=None, dtype=None, nodes=None, pla
     return inputs
 
 
-def plan(model: PathLike, train: PathLike, gen: PathLike, fabric: PathLike, *, strategy: str = "refit", seed: int = 0, staging: str = "1GiB", **inputs) -> Plan:
+def plan(model: PathLike, train: PathLike, gen: PathLike, fabric: PathLike, *, strategy: str = "refit", seed: int = 0, staging: str = "1GiB", max_peers: Optional[int] = None, deadline: str = "200it", **inputs) -> Plan:
     """Searches for a schedule, checks and simulates it. Further inputs: cost, dtype, nodes, place, exclude, mtp, unknown."""
-    return Plan(_core.plan(_inputs(model, train, gen, fabric, **inputs), strategy, seed, staging))
+    return Plan(_core.plan(_inputs(model, train, gen, fabric, **inputs), strategy, seed, staging, max_peers or 0, deadline))
 
 
-def compare(model: PathLike, train: PathLike, gen: PathLike, fabric: PathLike, *, strategies: Iterable[str] = (), seed: int = 0, staging: str = "1GiB", **inputs) -> Comparison:
+def compare(model: PathLike, train: PathLike, gen: PathLike, fabric: PathLike, *, strategies: Iterable[str] = (), seed: int = 0, staging: str = "1GiB", max_peers: Optional[int] = None, deadline: str = "200it", **inputs) -> Comparison:
     """Plans with several strategies (default: all) by the same code."""
-    values = json.loads(_core.compare(_inputs(model, train, gen, fabric, **inputs), list(strategies), seed, staging))
+    values = json.loads(_core.compare(_inputs(model, train, gen, fabric, **inputs), list(strategies), seed, staging, max_peers or 0, deadline))
     return Comparison(values["lower_bound_s"], values["bound_reason"], [make(Row, row) for row in values["rows"]])
 
 

@@ -87,6 +87,18 @@ void add_search(CLI::App& command, SearchOptions& search) {
           },
           "bound on packing and relay memory per rank [1GiB]")
       ->type_name("BYTES");
+  command
+      .add_option_function<std::string>(
+          "--deadline",
+          [&search](const std::string& text) { set_deadline(search, text, "--deadline"); },
+          "when to stop improving: a time, as in 10s (the plan may then depend on the machine), or "
+          "schedules tried [200it]")
+      ->type_name("TIME");
+  command
+      .add_option("--max-peers", search.max_peers,
+                  "bound on ranks of other NVLink domains that a rank exchanges messages with")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
 }
 
 void add_simulation(CLI::App& command, SimulatePlanOptions& options) {

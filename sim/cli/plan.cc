@@ -64,9 +64,10 @@ int run_plan(const Common& common, const PlanOptions& options) {
       print_bytes(static_cast<double>(totals.bytes_inter_domain)),
       print_bytes(static_cast<double>(totals.bytes_intra_domain)), totals.transfers,
       print_bytes(static_cast<double>(totals.bytes_copied))));
-  fmt::print("staging      {} at most on a rank (bound {}); {} network peers at most\n",
+  fmt::print("staging      {} at most on a rank (bound {}); {} network peers at most{}\n",
              print_bytes(static_cast<double>(totals.peak_staging_bytes)),
-             print_bytes(static_cast<double>(plan.staging_bytes)), totals.max_peers);
+             print_bytes(static_cast<double>(plan.staging_bytes)), totals.max_peers,
+             plan.max_peers > 0 ? fmt::format(" (bound {})", plan.max_peers) : "");
   fmt::print("search       {} and {} of memory\n", print_time(search_time.count()),
              print_bytes(static_cast<double>(peak_memory())));
   if (options.output.empty()) {
@@ -91,8 +92,11 @@ int run_compare(const Common& common, const CompareOptions& options) {
   for (const ComparedPlan& row : comparison.rows) {
     if (!row.error.empty()) {
       table.push_back({row.strategy, row.error});
-      // That a peer's schedule does not serve every layout is a result.
-      failed = failed || !find_strategy(row.strategy).baseline;
+      // That a peer's schedule does not serve every layout is a result; so is that only `refit`
+      // changes its shape for a bound on peers.
+      const Strategy& strategy = find_strategy(row.strategy);
+      failed = failed || (!strategy.baseline &&
+                          (options.search.max_peers == 0 || strategy.plan == plan_refit));
       continue;
     }
     const std::optional<double> ratio = ratio_to_bound(row.prediction);

@@ -65,7 +65,7 @@ Progress make_progress(bool quiet) {
     if (part >= 1) {
       fmt::print(stderr, "\r\033[K");
     } else {
-      fmt::print(stderr, "\r[{:#<{}}{:.<{}}] {:<12}", "", filled, "", kWidth - filled, phase);
+      fmt::print(stderr, "\r[{:#<{}}{:.<{}}] {}\033[K", "", filled, "", kWidth - filled, phase);
     }
     std::fflush(stderr);
   };

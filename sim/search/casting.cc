@@ -484,6 +484,8 @@ Plan plan_with_casts(const Problem& problem, const Strategy& strategy,
   SearchOptions phase = options;
   phase.relays = false;  // their slots and those of assembly do not know of each other
   phase.attempts = 1;    // what is fastest for one phase on its own need not be for the whole
+  phase.attempted = {};
+  phase.max_peers = 0;  // of the whole: search() judges it
   // Phases use channels differently, and packing counts the most of each: together they may need
   // more than one.
   constexpr int64_t kLeastShare = 8;

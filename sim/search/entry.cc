@@ -59,12 +59,17 @@ Entry find_entry(LinkLoad& load, const std::vector<int32_t>& holders,
   const std::vector<int32_t>& members = load.ranks_of(domain);
   std::vector<double> inside;
   for (const int32_t to : members) inside.push_back(search.to_needers(to));
+  const auto allowed = [&](int32_t from, int32_t to) {
+    return limits.links == nullptr || limits.links->allows(from, to);
+  };
   std::vector<int32_t> sources = holders;
   sources.insert(sources.end(), passers.begin(), passers.end());
   for (const int32_t from : sources) {
-    for (size_t m = 0; m < members.size(); ++m)
+    for (size_t m = 0; m < members.size(); ++m) {
+      if (!allowed(from, members[m])) continue;
       search.propose({.from = from, .to = members[m], .staged = !search.needs(members[m])},
                      inside[m]);
+    }
   }
   if (search.good() || (search.best().to >= 0 && !limits.feed)) return search.best();
   for (const int32_t holder : holders) {
@@ -74,6 +79,7 @@ Entry find_entry(LinkLoad& load, const std::vector<int32_t>& holders,
       for (size_t m = 0; m < members.size(); ++m) {
         const bool needed = search.needs(members[m]);
         if (!needed && load.rail(from) != load.rail(members[m])) continue;
+        if (!allowed(from, members[m])) continue;
         search.propose({.from = from, .to = members[m], .staged = !needed, .feeder = holder},
                        std::max(fed, inside[m]));
       }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sim/search/load.h"
+#include "sim/search/peers.h"
 
 namespace refit {
 
@@ -24,6 +25,7 @@ struct EntryLimits {
   double track = 0;  // no link above this load, seconds
   // Relays beside holders, which cost a channel, also where there are other ways.
   bool feed = false;
+  const PeerLinks* links = nullptr;  // pairs that may exchange messages; null: all
 };
 
 /// From a source to any rank of the domain, and on to all needers; and where that is not good

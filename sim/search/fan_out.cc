@@ -37,6 +37,8 @@ class FanOutPacker {
     Pair& pair = pair_of(brought);
     pair.parts.push_back(brought);
     pair.bytes += bytes(brought);
+    const int32_t parent = hop(brought).parent;
+    pair.staged = pair.staged || (parent >= 0 && routing_.hops[static_cast<size_t>(parent)].staged);
     pair.to_come -= bytes(brought);
     to_come_ -= bytes(brought);
   }
@@ -51,11 +53,14 @@ class FanOutPacker {
     const int64_t least = std::min(shape_.message, quota) / kRipe;
     const bool last = to_come_ == 0;
     std::vector<Entry*> ripe;
+    bool staged = false;
     for (Entry& entry : pairs_) {
       const Pair& pair = entry.second;
-      if (pair.bytes > 0 && (pair.bytes >= least || pair.to_come == 0)) ripe.push_back(&entry);
+      const bool ready = pair.staged || pair.bytes >= least || pair.to_come == 0;
+      if (pair.bytes > 0 && ready) ripe.push_back(&entry);
+      staged = staged || pair.staged;
     }
-    if (last || (busiest(ripe) >= quota && is_filled(ripe, quota * ports)))
+    if (last || (busiest(ripe) >= quota && (staged || is_filled(ripe, quota * ports))))
       send(round, ripe, steps);
   }
 
@@ -64,6 +69,7 @@ class FanOutPacker {
     std::vector<Brought> parts;
     int64_t bytes = 0;    // that wait
     int64_t to_come = 0;  // bytes
+    bool staged = false;  // in slots, which are to be free again soon
   };
   using Entry = std::pair<const std::pair<int32_t, int32_t>, Pair>;
 
@@ -108,6 +114,7 @@ class FanOutPacker {
       std::ranges::move(pair.parts, std::back_inserter(steps[step].parts));
       pair.parts.clear();
       pair.bytes = 0;
+      pair.staged = false;
     }
   }
 

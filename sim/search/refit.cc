@@ -30,12 +30,14 @@
 #include <optional>
 #include <random>
 
+#include "base/error.h"
 #include "sim/search/atoms.h"
 #include "sim/search/chunk.h"
 #include "sim/search/entry.h"
 #include "sim/search/guide.h"
 #include "sim/search/load.h"
 #include "sim/search/parts.h"
+#include "sim/search/peers.h"
 #include "sim/search/schedule.h"
 #include "sim/search/strategies.h"
 #include "sim/search/trials.h"
@@ -65,9 +67,13 @@ class RefitRouter {
         relays_(relays),
         target_(target) {}
 
+  /// Before `run`: keep to PeerLinks with so many homes.
+  void set_homes(int32_t homes) { homes_ = homes; }
+
   Routing run() {
     make_items();
     guide_.emplace(problem_, classes_);
+    if (homes_ > 0) links_.emplace(problem_, classes_, homes_);
     concentrate_ = fans_out();
     int64_t routed = 0;
     for (const size_t index : order_) {
@@ -85,6 +91,8 @@ class RefitRouter {
 
   /// Load of the fullest link, of T.
   double peak() const { return target_ > 0 ? load_.peak() / target_ : 0; }
+
+  const std::vector<EntryGuide::Class>& classes() const { return classes_; }
 
  private:
   /// A hop of an item: `parent` counts within the item.
@@ -171,6 +179,10 @@ class RefitRouter {
     if (!chained_) {
       for (size_t i = domains.size(); i > 1; --i) std::swap(domains[i - 1], domains[random_() % i]);
     }
+    if (links_) {
+      std::ranges::stable_sort(domains, {},
+                               [&](int32_t domain) { return links_->wave(item.of_class, domain); });
+    }
     std::vector<int32_t> entered;  // hops that brought it into a domain
     for (const int32_t domain : domains)
       enter_domain(item, its_class.needers.at(domain), domain, entered);
@@ -193,7 +205,7 @@ class RefitRouter {
     item.entries.emplace_back(domain, next);
     Entry entry{.peak = std::numeric_limits<double>::infinity()};
     int32_t parent = -1;
-    const bool direct = relays_ == Relays::kNone && load_.reached(holders, next);
+    const bool direct = relays_ == Relays::kNone && !links_ && load_.reached(holders, next);
     if (direct) {
       const int32_t from = load_.best_holder(holders, next, size, concentrate_ ? track_ : 0);
       entry = {.from = from, .to = next, .peak = load_.peak_with(from, next, size)};
@@ -212,8 +224,14 @@ class RefitRouter {
     if (!direct) {
       std::vector<int32_t> passers;
       for (const int32_t hop : entered) passers.push_back(item.hops[static_cast<size_t>(hop)].to);
-      entry = find_entry(load_, holders, passers, needers, domain, size,
-                         {.track = track_, .feed = relays_ == Relays::kOfBothSides});
+      EntryLimits limits = {.track = track_,
+                            .feed = relays_ == Relays::kOfBothSides,
+                            .links = links_ ? &*links_ : nullptr};
+      entry = find_entry(load_, holders, passers, needers, domain, size, limits);
+      if (entry.to < 0 && links_) {  // the routing then has more peers
+        limits.links = nullptr;
+        entry = find_entry(load_, holders, passers, needers, domain, size, limits);
+      }
       const auto passer = std::ranges::find(passers, entry.from);
       if (passer != passers.end()) parent = entered[static_cast<size_t>(passer - passers.begin())];
     }
@@ -293,6 +311,8 @@ class RefitRouter {
   bool concentrate_ = false;  // rather than spread what a rank gets over the holders
   std::vector<Class> classes_;
   std::optional<EntryGuide> guide_;
+  int32_t homes_ = 0;  // 0: any pair may exchange messages
+  std::optional<PeerLinks> links_;
   int64_t total_ = 0;  // bytes over all needers
   std::vector<Item> items_;
   std::vector<size_t> order_;
@@ -312,6 +332,30 @@ bool has_uneven_domain(const Problem& problem) {
   return false;
 }
 
+/// Routes over PeerLinks with as many homes as the bound on peers allows, and with relays beside
+/// holders where there is no other way or links end far above T. `least`: peers without PeerLinks.
+Routing route_few_peers(const Problem& problem, const SearchOptions& options, double target,
+                        const std::vector<EntryGuide::Class>& classes, int32_t least) {
+  int32_t homes = PeerLinks::most_homes(classes);
+  while (homes > 1 && PeerLinks(problem, classes, homes).most_peers() > options.max_peers)
+    homes /= 2;
+  std::optional<Routing> best;
+  double peak = 0;
+  for (const Relays relays : {Relays::kOfReceivers, Relays::kOfBothSides}) {
+    if (!options.relays || (best && peak <= kUneven)) break;
+    RefitRouter router(problem, target, options.seed, false, relays);
+    router.set_homes(homes);
+    Routing routing = router.run();
+    const int32_t peers = count_peers(problem, routing);
+    least = std::min(least, peers);
+    if (peers > options.max_peers || (best && router.peak() >= kRelaysWin * peak)) continue;
+    best = std::move(routing);
+    peak = router.peak();
+  }
+  require_peers(options, least);
+  return std::move(*best);
+}
+
 }  // namespace
 
 Plan plan_refit(const Problem& problem, const SearchOptions& options) {
@@ -322,7 +366,7 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   Routing balanced = router.run();
   double peak = router.peak();
   for (const Relays more : {Relays::kOfReceivers, Relays::kOfBothSides}) {
-    if (peak <= kUneven || !options.relays || !has_uneven_domain(problem)) break;
+    if (peak <= kUneven || !options.relays || trials.late() || !has_uneven_domain(problem)) break;
     RefitRouter next(problem, target, options.seed, false, more);
     Routing relayed = next.run();
     if (next.peak() >= kRelaysWin * peak) continue;
@@ -330,6 +374,9 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
     balanced = std::move(relayed);
     peak = next.peak();
   }
+  const int32_t peers = options.max_peers > 0 ? count_peers(problem, balanced) : 0;
+  if (peers > options.max_peers)
+    balanced = route_few_peers(problem, options, target, router.classes(), peers);
   const int64_t message = busiest_port(problem, balanced).message;
   // Relays are drained more evenly by uneven rounds.
   trials.attempt(balanced, {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged)});

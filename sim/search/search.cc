@@ -4,12 +4,15 @@
 
 #include <array>
 #include <future>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "plans/check.h"
 #include "sim/cost/estimate.h"
 #include "sim/search/baselines.h"
 #include "sim/search/casting.h"
+#include "sim/search/peers.h"
 #include "sim/search/strategies.h"
 #include "sim/simulator/simulator.h"
 
@@ -55,7 +58,31 @@ constexpr std::array kStrategies = {
              "order=greedy|dfs", true, plan_with<make_alpa>},
 };
 
+// Parts of the work, for progress: what is done before the first schedule, and before the checks.
+constexpr double kRouted = 0.1, kTried = 0.7;
+
+/// A plan that may depend on the machine says so.
+void mark_deadline(Plan& plan, double seconds) {
+  for (auto& [name, text] : plan.inputs) {
+    if (name != "options") continue;
+    nlohmann::ordered_json json = nlohmann::ordered_json::parse(text);
+    json["deadline_s"] = seconds;
+    text = json.dump(1, ' ', true);
+  }
+}
+
 }  // namespace
+
+void set_deadline(SearchOptions& options, const std::string& text, const std::string& place) {
+  constexpr std::string_view kAttempts = "it";
+  if (text.ends_with(kAttempts)) {
+    const std::string count = text.substr(0, text.size() - kAttempts.size());
+    options.attempts = static_cast<int32_t>(parse_int(count, 1, 1 << 30, place));
+    return;
+  }
+  options.deadline_s = parse_time(text, place);
+  if (options.deadline_s <= 0) fail(place, text, "a time, as in 10s, or attempts, as in 200it");
+}
 
 std::span<const Strategy> all_strategies() { return kStrategies; }
 
@@ -124,13 +151,21 @@ Plan search(const Problem& problem, const SearchOptions& options, const Progress
 
 Plan search(const Problem& problem, const SearchOptions& options, const LowerBound& bound,
             const Progress& progress) {
-  const auto report = [&](const char* phase, double part) {
+  const auto report = [&](const std::string& phase, double part) {
     if (progress) progress(phase, part);
   };
   const Strategy& strategy = find_strategy(options.strategy);
-  report("plan", 0.1);
-  Plan plan = plan_with_casts(problem, strategy, options);
-  report("check, simulate", 0.5);
+  const std::string found = "bound " + print_time(bound.seconds);
+  report(found, kRouted);
+  SearchOptions watched = options;
+  watched.attempted = [&](double best_s, double part) {
+    report(found + ", best " + print_time(best_s), kRouted + (kTried - kRouted) * part);
+  };
+  Plan plan = plan_with_casts(problem, strategy, watched);
+  plan.max_peers = options.max_peers;
+  if (options.deadline_s > 0) mark_deadline(plan, options.deadline_s);
+  require_peers(options, plan_totals(plan).max_peers);
+  report(found + ", check", kTried);
   // Neither changes the plan, and each takes seconds where plans are large.
   std::future<double> simulated = std::async(std::launch::async, [&] {
     const double known = plan.prediction.predicted_s;

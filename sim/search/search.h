@@ -34,9 +34,17 @@ struct SearchOptions {
   std::string strategy = "refit";
   uint64_t seed = 0;
   int64_t staging_bytes = int64_t{1} << 30;
+  int32_t max_peers = 0;   // bound on network peers per rank; 0: none
   int32_t attempts = 200;  // schedules that `refit` simulates at most, to keep the fastest
   bool relays = true;      // `refit` may relay also where there are paths without
+  double deadline_s = 0;   // of improving, for `refit`; 0: none, since it depends on the machine
+  // Called when `refit` has simulated a schedule, with the time of the best so far and the part of
+  // the attempts that is made.
+  std::function<void(double best_s, double part)> attempted = {};
 };
+
+/// Reads "200it" (attempts) or "10s" (time) into the options.
+void set_deadline(SearchOptions& options, const std::string& text, const std::string& place);
 
 /// Achievable rates of the links that ranks can use: those of GPUs without a rank carry nothing,
 /// since no process there could send, receive or relay. What bound, search and simulator agree on.
@@ -46,7 +54,8 @@ std::vector<double> usable_rates(const Problem& problem);
 LowerBound lower_bound(const Problem& problem);
 LowerBound cut_bound(const Problem& problem);
 
-/// Called with what is being done and how much of it, 0..1.
+/// Called with what is being done (bound and best plan so far, where they are known) and how much
+/// of it, 0..1.
 using Progress = std::function<void(const std::string& phase, double part)>;
 
 /// Plans the problem with the named strategy, checks the plan (a fault is a broken invariant of

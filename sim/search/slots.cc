@@ -67,7 +67,7 @@ void add_waits(Program& program, const std::map<int32_t, std::vector<Wait>>& mor
   program.waits = std::move(waits);
 }
 
-/// The slots that one step fills.
+/// The slots that one step fills and the same steps read.
 struct Filling {
   int32_t step = -1;
   std::vector<size_t> slots;
@@ -77,14 +77,16 @@ struct Filling {
 /// `times`: of the steps of the program; `room`: memory that slots may use.
 void place_in_program(Program& program, std::span<const NodeTimes> times, int64_t room) {
   const std::vector<SlotUse> uses = find_uses(program);
-  std::map<int32_t, Filling> by_step;
+  std::map<std::pair<int32_t, std::vector<int32_t>>, Filling> by_use;
   for (size_t slot = 0; slot < uses.size(); ++slot) {
     const SlotUse& use = uses[slot];
     REFIT_CHECK(use.writer >= 0);
-    Filling& filling = by_step[use.writer];
-    filling.step = use.writer;
+    const auto [found, added] = by_use.try_emplace({use.writer, use.readers});
+    Filling& filling = found->second;
     filling.slots.push_back(slot);
     filling.arrival.bytes += align_slot(program.slots[slot].bytes);
+    if (!added) continue;
+    filling.step = use.writer;
     for (const int32_t reader : use.readers) {
       const Step& step = program.steps[static_cast<size_t>(reader)];
       filling.arrival.readers.push_back({step.channel, step.id});
@@ -93,7 +95,7 @@ void place_in_program(Program& program, std::span<const NodeTimes> times, int64_
     }
   }
   std::vector<Filling> fillings;
-  for (auto& [step, filling] : by_step) fillings.push_back(std::move(filling));
+  for (auto& [use, filling] : by_use) fillings.push_back(std::move(filling));
   const auto begin_of = [&](const Filling& filling) {
     return times[static_cast<size_t>(filling.step)].begin;
   };
@@ -102,9 +104,6 @@ void place_in_program(Program& program, std::span<const NodeTimes> times, int64_
   std::multimap<double, int64_t> live;  // by the time of the last read
   int64_t held = 0, most = 0;
   for (Filling& filling : fillings) {
-    std::vector<Wait>& readers = filling.arrival.readers;
-    std::ranges::sort(readers);
-    readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
     for (; !live.empty() && live.begin()->first <= begin_of(filling); live.erase(live.begin()))
       held -= live.begin()->second;
     live.emplace(filling.arrival.last_read, filling.arrival.bytes);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "sim/search/routing.h"
@@ -10,7 +11,8 @@ namespace refit {
 
 /// Schedules routings in several ways, simulates each and keeps the fastest plan, of equals the
 /// first. Ends after as many attempts as SearchOptions::attempts says, or when those made have
-/// simulated kTrialTransfers transfers: large problems get one attempt. Deterministic.
+/// simulated kTrialTransfers transfers: large problems get one attempt; after the first one also at
+/// the deadline, counted from the construction. Deterministic but for the deadline.
 class Trials {
  public:
   Trials(const Problem& problem, const SearchOptions& options);
@@ -20,6 +22,7 @@ class Trials {
   void attempt(const Routing& routing, const RoundTuning& tuning);
 
   bool more() const;
+  bool late() const;
 
   /// Of the attempts made, at least one. `best` gives the plan away, with its simulated time.
   Plan best();
@@ -28,6 +31,7 @@ class Trials {
  private:
   const Problem& problem_;
   const SearchOptions& options_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   int32_t attempts_ = 0;
   int64_t transfers_ = 0;
   Plan best_;

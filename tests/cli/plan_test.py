@@ -85,6 +85,45 @@ class Plan(CliTest):
         self.assertEqual([row["strategy"] for row in rows], ["refit", "direct"])
         self.assertIn("--staging", rows[0]["error"])
 
+    def test_deadline(self):
+        inputs = ["--model", "qwen3-0.6b", "--train", "megatron:tp=2,pp=4", "--gen", "vllm:tp=8,dp=2", "--fabric", "dgx-h100"]
+        usual, _ = self.plan(*inputs, name="usual.plan")
+        default, _ = self.plan(*inputs, "--deadline", "200it", name="default.plan")
+        self.assertEqual(usual.read_bytes(), default.read_bytes())
+        # Not hit: the same schedule, and the plan says that it had one.
+        _, summary = self.plan(*inputs)
+        long, late = self.plan(*inputs, "--deadline", "1e6s", name="long.plan")
+        again, _ = self.plan(*inputs, "--deadline", "1e6s", name="again.plan")
+        self.assertEqual(long.read_bytes(), again.read_bytes())
+        self.assertEqual({**summary, **{key: late[key] for key in ("digest", "plan_bytes", "search_s", "peak_memory_bytes")}}, late)
+        self.assertEqual(self.json("simulate", long)["predicted_s"], summary["predicted_s"])
+        # Hit at once: the first schedule, as with one attempt.
+        one, first = self.plan(*inputs, "--deadline", "1it", name="one.plan")
+        hit, short = self.plan(*inputs, "--deadline", "1ns", name="hit.plan")
+        self.assertEqual(short["predicted_s"], first["predicted_s"])
+        self.assertGreaterEqual(short["predicted_s"], summary["predicted_s"])
+        self.assertTrue(self.json("check", hit)["ok"])
+
+    def test_few_peers(self):
+        inputs = ["--model", "qwen3-0.6b", "--train", "megatron:tp=2,pp=8", "--gen", "vllm:tp=8,dp=2", "--fabric", "dgx-h100"]
+        _, usual = self.plan(*inputs)
+        path, summary = self.plan(*inputs, "--max-peers", "3")
+        self.assertGreater(usual["max_peers"], 3)
+        exported = json.loads(self.run_program("export", path, "--format", "json", "-o", "-").stdout)
+        domain = {rank["rank"]: rank["nvlink_domain"] for rank in exported["ranks"]}
+        peers = {}
+        for transfer in exported["transfers"]:
+            ends = transfer["from"], transfer["to"]
+            if domain[ends[0]] != domain[ends[1]]:
+                for one, other in (ends, ends[::-1]):
+                    peers.setdefault(one, set()).add(other)
+        self.assertEqual(max(map(len, peers.values())), summary["max_peers"])
+        self.assertLessEqual(summary["max_peers"], 3)
+        text = self.run_program("plan", *inputs, "--max-peers", "3").stdout
+        self.assertIn(f"{summary['max_peers']} network peers at most (bound 3)\n", text)
+        rows = self.json("compare", *inputs, "--max-peers", "3", "--strategies", "refit,direct")["rows"]
+        self.assertIn("--max-peers: found 3, expected at least", rows[1]["error"])
+
     def test_nothing_to_move_has_no_gap(self):
         _, summary = self.plan(*TINY[:2], "--train", "megatron:tp=2", "--gen", "megatron:tp=2,ranks=0-1", "--fabric", "dgx-h100")
         self.assertIsNone(summary["gap"])

@@ -89,6 +89,7 @@ class Usage(CliTest):
             return said.decode()
 
         self.assertRegex(on_terminal(), r"\r\[#*\.*\] \w+")
+        self.assertRegex(on_terminal(), r"\] bound [\d.]+ [mun]?s\x1b.*\] bound [\d.]+ [mun]?s, best [\d.]+ [mun]?s")
         self.assertTrue(on_terminal().endswith("\r\x1b[K"))  # and is gone at the end
         self.assertEqual(on_terminal("--quiet"), "")
         done = self.run_program("plan", *TINY)

@@ -35,6 +35,12 @@ class Package(unittest.TestCase):
         theirs = json.loads(out)
         for key in ("digest", "predicted_s", "lower_bound_s", "bound_reason", "gap", "transfers", "bytes_total", "classes", "demand_bytes"):
             self.assertEqual(getattr(plan.summary, key), theirs[key], key)
+        self.assertLessEqual(refit.plan(**JOB, max_peers=2).summary.max_peers, 2)
+        self.assertEqual(refit.plan(**JOB, deadline="1e6s").summary.predicted_s, refit.plan(**JOB).summary.predicted_s)
+        with self.assertRaisesRegex(refit.InputError, "deadline"):
+            refit.plan(**JOB, deadline="soon")
+        with self.assertRaisesRegex(refit.InputError, "--max-peers"):
+            refit.plan(**JOB, strategy="direct", max_peers=1)
         plan.save(self.folder / "b.plan")
         self.assertEqual((self.folder / "a.plan").read_bytes(), (self.folder / "b.plan").read_bytes())
 
