@@ -148,8 +148,8 @@ void compare(int32_t gpus, int32_t count, int32_t window) {
   std::fflush(stdout);
 }
 
-/// In each step on two channels every rank sends to four others, in its node on channel 0 and beyond
-/// on channel 1.
+/// In each step on two channels every rank sends to four others, in its node on channel 0 and
+/// beyond on channel 1.
 Plan make_plan(int32_t ranks, int32_t steps) {
   std::mt19937_64 random(2);
   PlanWriter writer(ranks, 2);

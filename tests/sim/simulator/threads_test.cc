@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 #include <thread>
 
+#include "plans/check.h"
 #include "sim/simulator/critical.h"
 #include "sim/simulator/sensitivity.h"
 #include "tests/sim/simulator/random_steps.h"
@@ -28,6 +30,22 @@ TEST(Threads, AloneOrTwoAtATimeTheBitsAreTheSame) {
     EXPECT_EQ(first, alone);
     EXPECT_EQ(second, alone);
   }
+}
+
+TEST(Threads, APlanIsCheckedWhileItIsReplayed) {
+  const Plan plan = random_steps(8, 16);
+  const auto print_faults = [&] {
+    std::string text;
+    for (const Fault& fault : check(plan)) text += print_fault(fault) + "\n";
+    return text;
+  };
+  const Timeline alone = simulate(plan, fabric(), full_cost());
+  const std::string faults_alone = print_faults();
+  Timeline replayed;
+  std::thread other([&] { replayed = simulate(plan, fabric(), full_cost()); });
+  EXPECT_EQ(print_faults(), faults_alone);
+  other.join();
+  EXPECT_EQ(replayed, alone);
 }
 
 // The bits themselves, for every compiler, optimisation and sanitizer that this is built with.
