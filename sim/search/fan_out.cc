@@ -15,15 +15,15 @@ namespace {
 
 constexpr int64_t kRipe = 4;     // a pair waits with less than this part of a message
 constexpr double kFilled = 0.5;  // of what a step could carry, if all had as much as the busiest
-constexpr int64_t kLong = 4;     // steps' worth of bytes that wait at most
+constexpr int64_t kLong = 4;     // full steps of what goes to many may wait for others
 constexpr int64_t kTaper = 8;    // a step is at most this part of what is yet to come,
 constexpr int64_t kLeast = 2;    // and at least this part of a full one
 
 /// In one domain, of what goes to about as many of its ranks.
 class FanOutPacker {
  public:
-  FanOutPacker(const Problem& problem, const Routing& routing, const FanOutShape& shape)
-      : problem_(problem), routing_(routing), shape_(shape) {}
+  FanOutPacker(const Problem& problem, const Routing& routing, const FanOutShape& shape, bool wide)
+      : problem_(problem), routing_(routing), shape_(shape), is_wide_(wide) {}
 
   /// Counts what will come.
   void announce(const Brought& brought) {
@@ -96,7 +96,7 @@ class FanOutPacker {
   bool is_filled(const std::vector<Entry*>& pairs, int64_t full) const {
     int64_t sum = 0;
     for (const Entry* entry : pairs) sum += entry->second.bytes;
-    return sum >= kLong * full ||
+    return sum >= (is_wide_ ? kLong : 1) * full ||
            static_cast<double>(sum) >=
                kFilled * static_cast<double>(busiest(pairs)) * static_cast<double>(ports_.size());
   }
@@ -121,6 +121,7 @@ class FanOutPacker {
   const Problem& problem_;
   const Routing& routing_;
   const FanOutShape shape_;
+  const bool is_wide_;  // parts go to more ranks than a step has peers
   std::map<std::pair<int32_t, int32_t>, Pair> pairs_;
   std::set<int32_t> ports_;  // that receive
   int64_t to_come_ = 0;
@@ -134,7 +135,8 @@ std::vector<FanOutStep> pack_fan_out(const Problem& problem, const Routing& rout
   const auto packer = [&](const Brought& part) -> FanOutPacker& {
     const int32_t domain = domain_of(problem, routing.hops[static_cast<size_t>(part.part.hop)].to);
     const auto width = static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(part.ranks)));
-    return packers.try_emplace({domain, width}, problem, routing, shape).first->second;
+    const bool wide = part.ranks > kMaxPeersPerStep;
+    return packers.try_emplace({domain, width}, problem, routing, shape, wide).first->second;
   };
   for (const Brought& part : brought) packer(part).announce(part);
   std::vector<FanOutStep> steps;
