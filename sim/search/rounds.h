@@ -25,16 +25,19 @@ struct RoundShape {
   bool uneven = false;
 };
 
-/// Bytes that a port carries in a round.
+/// Bytes that a port carries in a round at most; the first `lag` rounds are smaller and grow, so
+/// that of the channels only one is between messages at a time.
 int64_t round_bytes(const RoundShape& shape, int32_t round);
 
 /// Packs network hops into rounds. In a round every port (a rank's way out, and its way in) carries
-/// at most `round_bytes`, slower ones their share of it, and talks to at most eight peers; so no
-/// port has to wait for one that has more to do. List scheduling: receivers with the most left to
-/// receive choose first, each a sender that empties slots, then the one that has the most left to
-/// send. Whole messages first, a pair's odd one before its full ones; then parts of messages fill
-/// up what room is left. A hop whose parent is a network hop too may leave `lag` rounds after the part
-/// of its parent that carries its rows.
+/// one message, and all are of one size, so that no port has to wait for one that has more to do.
+/// Receivers with the most left to receive choose first, each a sender that empties slots, then one
+/// it has had nothing of yet, then the one that has the most left to send; then augmenting paths
+/// make that a largest matching. When most ports would have none, messages of the round are halved,
+/// twice; then whatever is left goes, to at most eight peers of a port. Where ports have different
+/// rates they carry their shares of a round, and parts of messages fill them up. A hop whose
+/// parent is a network hop too may leave `lag` rounds after the part of its parent that carries its
+/// rows.
 ///
 /// `hops` are those without a network parent, in order of urgency; `children` of every hop of the
 /// routing lists its network children. Parts come in order of rounds. O(rounds x pairs).

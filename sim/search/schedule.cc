@@ -382,8 +382,8 @@ double seconds_between(const Problem& problem, int64_t message) {
 
 /// The size of rounds for what pairs of ranks send over the network. Small enough for many rounds,
 /// so that the last ones take little; large, because in dense traffic what passes between two
-/// messages of a lane is lost to its port when the lanes of its peers are busy meanwhile; and one of
-/// which the pairs have whole multiples, for what is left over goes in rounds that are less full.
+/// messages of a lane is lost to its port when the lanes of its peers are busy meanwhile; and one
+/// of which the pairs have whole multiples, for what is left over goes in rounds that are less full.
 int64_t best_message(const Problem& problem, const PortLoad& load,
                      const std::map<std::pair<int32_t, int32_t>, int64_t>& pairs) {
   const int64_t least = std::clamp(load.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);

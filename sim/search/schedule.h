@@ -41,12 +41,12 @@ int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t 
 /// Free order, for routings whose trees run from domain to domain over the network and fan out over
 /// NVLink in each.
 ///
-/// Network hops are packed into rounds of equal size per port (rounds.h), cut at row borders where
-/// they do not fit. Rounds take turns on the network channels, so that one starts up or packs while
-/// others flow. What has to go further goes first; it leaves over NVLink when the rounds that
-/// brought it have ended, and its pair of ranks has enough for a message. Transfers inside a domain and
-/// local copies have a channel of their own. What relays pass on is in slots until it has left; a
-/// relay beside a holder gets it over NVLink before its round.
+/// Network hops are packed into rounds of equal messages (rounds.h), cut at row borders where they do
+/// not fit; what goes on to many ranks of a domain comes first. Rounds take turns on the network
+/// channels, so that one starts up or packs while others flow. The fan-out leaves over NVLink when
+/// the rounds that brought it have ended (fan_out.h). Transfers inside a domain and local copies
+/// have a channel of their own. What relays pass on is in slots until it has left; a relay beside a
+/// holder gets it over NVLink before its round.
 ///
 /// Rounds become smaller where packing would not stay within the staging bound.
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
