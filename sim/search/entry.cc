@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 namespace refit {
 namespace {
 
 class Search {
  public:
-  Search(LinkLoad& load, const std::vector<int32_t>& needers, int64_t bytes, double track)
-      : load_(load), needers_(needers), bytes_(bytes), track_(track) {
+  Search(LinkLoad& load, std::vector<int32_t> needers, int64_t bytes, double track)
+      : load_(load), needers_(std::move(needers)), bytes_(bytes), track_(track) {
     best_.peak = std::numeric_limits<double>::infinity();
   }
 
@@ -43,7 +44,7 @@ class Search {
   using Rank = std::tuple<bool, bool, int64_t>;  // of good ways, lowest first
 
   LinkLoad& load_;
-  const std::vector<int32_t>& needers_;
+  const std::vector<int32_t> needers_;
   const int64_t bytes_;
   const double track_;
   Entry best_;
@@ -83,6 +84,19 @@ Entry find_entry(LinkLoad& load, const std::vector<int32_t>& holders,
         search.propose({.from = from, .to = members[m], .staged = !needed, .feeder = holder},
                        std::max(fed, inside[m]));
       }
+    }
+  }
+  return search.best();
+}
+
+Entry find_feeder(LinkLoad& load, const std::vector<int32_t>& holders, int32_t to, int64_t bytes,
+                  double track) {
+  Search search(load, {to}, bytes, track);
+  for (const int32_t holder : holders) {
+    for (const int32_t from : load.ranks_of(load.domain(holder))) {
+      if (std::ranges::find(holders, from) == holders.end())
+        search.propose({.from = from, .to = to, .feeder = holder},
+                       load.peak_with(holder, from, bytes));
     }
   }
   return search.best();

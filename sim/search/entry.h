@@ -37,4 +37,9 @@ Entry find_entry(LinkLoad& load, const std::vector<int32_t>& holders,
                  const std::vector<int32_t>& passers, const std::vector<int32_t>& needers,
                  int32_t domain, int64_t bytes, EntryLimits limits);
 
+/// To this needer over a rank beside a holder: of those on track that which has sent it most, else
+/// the least loaded. O(holders x ranks of their domains).
+Entry find_feeder(LinkLoad& load, const std::vector<int32_t>& holders, int32_t to, int64_t bytes,
+                  double track);
+
 }  // namespace refit

@@ -11,6 +11,8 @@ namespace refit {
 namespace {
 
 constexpr int64_t kSmallestMessage = int64_t{64} << 10;
+constexpr double kTight = 0.97;      // of the bound: what the next attempt aims at,
+constexpr double kLeastStep = 0.75;  // and how much smaller its messages are at most
 
 }  // namespace
 
@@ -30,7 +32,10 @@ Plan fit_staging(const SearchOptions& options, int64_t largest,
                               print_bytes(static_cast<double>(options.staging_bytes)),
                               print_bytes(static_cast<double>(peak)), options.strategy));
     }
-    message = std::max(message - message / 4, smallest);
+    const double fits =
+        kTight * static_cast<double>(options.staging_bytes) / static_cast<double>(peak);
+    message = std::max(
+        static_cast<int64_t>(static_cast<double>(message) * std::max(fits, kLeastStep)), smallest);
   }
 }
 

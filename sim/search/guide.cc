@@ -10,9 +10,9 @@
 namespace refit {
 namespace {
 
-constexpr double kUneven = 1.0 / 256;  // of a rank's share, that it may let in more or less
-constexpr int64_t kCopies = 8;         // of a class, that an entry passes on in the mean, where
-constexpr size_t kFew = 2 * kCopies;   // no more need it; else all of them are entries
+constexpr double kUneven = 1.0 / 2048;  // of a rank's share, that it may let in more or less
+constexpr int64_t kCopies = 8;          // of a class, that an entry passes on in the mean, where
+constexpr size_t kFew = 2 * kCopies;    // no more need it; else all of them are entries
 
 }  // namespace
 

@@ -39,22 +39,27 @@
 #include "sim/search/parts.h"
 #include "sim/search/peers.h"
 #include "sim/search/schedule.h"
+#include "sim/search/spread.h"
 #include "sim/search/strategies.h"
 #include "sim/search/trials.h"
 
 namespace refit {
 namespace {
 
-constexpr int64_t kSlices = 200;  // an item is at most this part of what the busiest rank receives
+constexpr int64_t kSlices = 100;  // an item is at most this part of what enters by a rank
 constexpr double kSlack =
     0.02;  // of T: how far off track a path may be before another kind of source is tried
 constexpr double kOverload = 0.002;  // of T: above it a link's atoms are routed again
 constexpr int kRepairPasses = 3;
 constexpr double kUneven = 1.05;  // of T: links above it without relays are worth a try with them
 constexpr double kRelaysWin = 0.97;
+constexpr int64_t kFewHops = 200'000;  // simple routings, which may have many more, are tried
+constexpr double kStages = 1.01;       // of T: the same, where only the training side is uneven
+constexpr double kStagesWin = 0.99;
 
 /// Ranks that may pass on what they neither need nor hold. Where there is no way without, all may.
-enum class Relays : uint8_t { kNone, kOfReceivers, kOfBothSides };
+/// kOffTrack: beside holders only, where every other way is off track in the end.
+enum class Relays : uint8_t { kNone, kOfReceivers, kOfBothSides, kOffTrack };
 
 class RefitRouter {
  public:
@@ -116,10 +121,9 @@ class RefitRouter {
   }
 
   void make_items() {
-    const int64_t ranks = std::max<int64_t>(std::ssize(problem_.gen.ranks), 1);
-    const int64_t largest =
-        std::max<int64_t>(problem_.demand.bytes / ranks / kSlices, kSmallestStripe);
     std::map<std::pair<int32_t, std::vector<int32_t>>, int32_t> known;
+    std::vector<Item> atoms;
+    int64_t entering = 0;  // bytes, over all domains
     for_each_atom(
         problem_, [&](int32_t tensor, const Atom& atom, const auto& remote, const auto& local) {
           for (const int32_t rank : local) copies_.push_back({tensor, atom.box, rank});
@@ -127,16 +131,23 @@ class RefitRouter {
           const auto [found, added] =
               known.try_emplace({atom.holders, remote}, static_cast<int32_t>(classes_.size()));
           if (added) add_class(atom.holders, remote);
+          Class& its_class = classes_[static_cast<size_t>(found->second)];
           const int64_t size = box_bytes(problem_, tensor, atom.box);
-          classes_[static_cast<size_t>(found->second)].bytes += size;
-          const auto slices =
-              static_cast<int32_t>(std::min<int64_t>((size + largest - 1) / largest, 1 << 20));
-          for (const Box& box : slice_box(atom.box, slices, is_four_bit(tensor))) {
-            const int64_t bytes = box_bytes(problem_, tensor, box);
-            items_.push_back({tensor, box, found->second, bytes, {}, {}});
-            total_ += bytes * std::ssize(remote);
-          }
+          its_class.bytes += size;
+          entering += size * std::ssize(its_class.needers);
+          total_ += size * std::ssize(remote);
+          atoms.push_back({tensor, atom.box, found->second, size, {}, {}});
         });
+    const int64_t ranks = std::max<int64_t>(std::ssize(problem_.gen.ranks), 1);
+    const int64_t largest = std::max<int64_t>(entering / ranks / kSlices, kSmallestStripe);
+    for (const Item& atom : atoms) {
+      const auto slices =
+          static_cast<int32_t>(std::min<int64_t>((atom.bytes + largest - 1) / largest, 1 << 20));
+      for (const Box& box : slice_box(atom.box, slices, is_four_bit(atom.tensor))) {
+        const int64_t bytes = box_bytes(problem_, atom.tensor, box);
+        items_.push_back({atom.tensor, box, atom.of_class, bytes, {}, {}});
+      }
+    }
     order_.resize(items_.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
     for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_() % i]);
@@ -205,7 +216,8 @@ class RefitRouter {
     item.entries.emplace_back(domain, next);
     Entry entry{.peak = std::numeric_limits<double>::infinity()};
     int32_t parent = -1;
-    const bool direct = relays_ == Relays::kNone && !links_ && load_.reached(holders, next);
+    const bool direct = (relays_ == Relays::kNone || relays_ == Relays::kOffTrack) && !links_ &&
+                        load_.reached(holders, next);
     if (direct) {
       const int32_t from = load_.best_holder(holders, next, size, concentrate_ ? track_ : 0);
       entry = {.from = from, .to = next, .peak = load_.peak_with(from, next, size)};
@@ -219,6 +231,13 @@ class RefitRouter {
           parent = *hop;
         }
         if (chained_ && entry.peak <= track_) break;
+      }
+    }
+    if (direct && repairs_ && relays_ == Relays::kOffTrack && entry.peak > track_) {
+      const Entry fed = find_feeder(load_, holders, next, size, track_);
+      if (fed.peak < entry.peak) {
+        entry = fed;
+        parent = -1;
       }
     }
     if (!direct) {
@@ -239,15 +258,15 @@ class RefitRouter {
     if (entry.feeder >= 0) parent = add_hop(item, entry.feeder, entry.from, -1, true);
     const int32_t hop = add_hop(item, entry.from, entry.to, parent, entry.staged);
     entered.push_back(hop);
-    for (const int32_t needer : needers) {
-      if (needer != entry.to) add_hop(item, entry.to, needer, hop);
-    }
+    for (const SpreadHop& inner : spread_inside(needers, entry.to))
+      add_hop(item, inner.from, inner.to, hop + 1 + inner.parent);
   }
 
   /// Routes again what runs over links above the target. Returns whether there was any.
   bool repair() {
     const double limit = target_ * (1 + kOverload);
     track_ = target_;
+    repairs_ = true;
     bool any = false;
     for (const size_t index : order_) {
       Item& item = items_[index];
@@ -307,6 +326,7 @@ class RefitRouter {
   bool chained_;
   Relays relays_;
   double target_;
+  bool repairs_ = false;      // all items have been routed once
   double track_ = 0;          // seconds a link may have by now
   bool concentrate_ = false;  // rather than spread what a rank gets over the holders
   std::vector<Class> classes_;
@@ -361,12 +381,13 @@ Routing route_few_peers(const Problem& problem, const SearchOptions& options, do
 Plan plan_refit(const Problem& problem, const SearchOptions& options) {
   Trials trials(problem, options);
   const double target = cut_bound(problem).seconds;
+  const bool is_uneven = has_uneven_domain(problem);
   Relays relays = Relays::kNone;
   RefitRouter router(problem, target, options.seed, false, relays);
   Routing balanced = router.run();
   double peak = router.peak();
   for (const Relays more : {Relays::kOfReceivers, Relays::kOfBothSides}) {
-    if (peak <= kUneven || !options.relays || trials.late() || !has_uneven_domain(problem)) break;
+    if (peak <= kUneven || !options.relays || trials.late() || !is_uneven) break;
     RefitRouter next(problem, target, options.seed, false, more);
     Routing relayed = next.run();
     if (next.peak() >= kRelaysWin * peak) continue;
@@ -374,23 +395,29 @@ Plan plan_refit(const Problem& problem, const SearchOptions& options) {
     balanced = std::move(relayed);
     peak = next.peak();
   }
+  if (peak > kStages && options.relays && relays == Relays::kNone && !is_uneven) {
+    RefitRouter next(problem, target, options.seed, false, Relays::kOffTrack);
+    Routing relayed = next.run();
+    if (next.peak() < kStagesWin * peak) balanced = std::move(relayed);
+  }
   const int32_t peers = options.max_peers > 0 ? count_peers(problem, balanced) : 0;
   if (peers > options.max_peers)
     balanced = route_few_peers(problem, options, target, router.classes(), peers);
   const int64_t message = busiest_port(problem, balanced).message;
   // Relays are drained more evenly by uneven rounds.
-  trials.attempt(balanced, {.uneven = std::ranges::any_of(balanced.hops, &Hop::staged)});
+  trials.attempt(balanced,
+                 {.uneven = is_uneven && std::ranges::any_of(balanced.hops, &Hop::staged)});
   if (!trials.more()) return trials.best();
   const Routing chained = RefitRouter(problem, target, options.seed, true, relays).run();
   trials.attempt(chained, {});
   Routing relayed, direct;
-  if (is_joined(problem.fabric)) {
+  if (is_joined(problem.fabric) && std::ssize(balanced.hops) < kFewHops) {
     relayed = route_relay(problem);
     direct = route_direct(problem);
     for (const Routing* routing : {&relayed, &direct}) trials.attempt(*routing, {});
   }
   for (const int64_t part : {1, 2, 4, 8, 16}) {
-    for (const int32_t fan_channels : {0, 1, 2}) {
+    for (const int32_t fan_channels : {1, 2, 0}) {
       for (const bool uneven : {true, false}) {
         const RoundTuning tuning = {message / part, uneven, fan_channels};
         trials.attempt(trials.best_routing(), tuning);

@@ -9,6 +9,7 @@
 #include "sim/search/load.h"
 #include "sim/search/parts.h"
 #include "sim/search/schedule.h"
+#include "sim/search/spread.h"
 #include "sim/search/strategies.h"
 
 namespace refit {
@@ -75,8 +76,8 @@ class RelayRouter {
       const int32_t stripe_box = add_box(stripe);
       const int32_t holder = load_.best_holder(holders, entry, box_bytes(problem_, tensor, stripe));
       const int32_t parent = send(tensor, stripe_box, holder, entry, -1);
-      for (const int32_t needer : needers) {
-        if (needer != entry) send(tensor, stripe_box, entry, needer, parent);
+      for (const SpreadHop& hop : spread_inside(needers, entry)) {
+        send(tensor, stripe_box, hop.from, hop.to, parent + 1 + hop.parent);
       }
     }
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSliver = int64_t{16} << 10;
 constexpr int kHalves = 2;     // how often the size of messages is halved
 constexpr int64_t kFill = 4;   // parts of messages that fill up a round are at least 1/kFill of one
-constexpr double kFull = 0.9;  // of what could go at once: a round is full enough
+constexpr double kFull = 0.92;  // of what could go at once: a round is full enough
 constexpr int64_t kSlack = 64;  // a round may be too full by 1/kSlack, where rows do not divide
 // Sizes of uneven rounds, in parts of the largest. As many as no number of channels divides, so
 // that every channel meets all of them.
@@ -37,6 +37,7 @@ class RoundPacker {
 
   std::vector<RoundPart> run(std::span<const int32_t> hops) {
     for (const int32_t hop : hops) announce(hop);
+    sort_pairs();
     for (Pair& pair : pairs_) pair.share = std::min(sender(pair).share, receiver(pair).share);
     for (const int32_t hop : hops) enqueue({hop, whole_box(hop), -1});
     for (int32_t round = 0; left_ > 0; ++round) {
@@ -92,6 +93,7 @@ class RoundPacker {
   Port& receiver(const Pair& pair) { return receivers_[static_cast<size_t>(pair.to)]; }
 
   static int64_t share_of(int64_t bytes, double share) {
+    if (share == 1) return std::max<int64_t>(bytes, 1);
     return std::max<int64_t>(static_cast<int64_t>(static_cast<double>(bytes) * share), 1);
   }
 
@@ -112,8 +114,6 @@ class RoundPacker {
     const auto [it, added] = pair_of_.try_emplace({hop.from, hop.to}, pairs_.size());
     if (added) {
       pairs_.push_back({.from = hop.from, .to = hop.to});
-      queues_.emplace_back();
-      receiver(pairs_.back()).pairs.push_back(it->second);
     }
     const int64_t size = box_bytes(problem_, hop.tensor, whole_box(index));
     Pair& pair = pairs_[it->second];
@@ -123,6 +123,17 @@ class RoundPacker {
     receiver(pair).left += size;
     left_ += size;
     for (const int32_t child : children_[static_cast<size_t>(index)]) announce(child);
+  }
+
+  /// Those of a receiver side by side, in the order in which they were announced.
+  void sort_pairs() {
+    std::ranges::stable_sort(pairs_, {}, &Pair::to);
+    for (Port& port : receivers_) port.pairs.clear();
+    for (size_t index = 0; index < pairs_.size(); ++index) {
+      receiver(pairs_[index]).pairs.push_back(index);
+      pair_of_[{pairs_[index].from, pairs_[index].to}] = index;
+    }
+    queues_.resize(pairs_.size());
   }
 
   void enqueue(Item item) {
@@ -149,8 +160,9 @@ class RoundPacker {
       choose_all(order);
       for (Port& port : senders_) port.seen = false;
       for (const int32_t rank : order) {
-        while (find_message(rank)) {
-          for (Port& port : senders_) port.seen = false;
+        // Senders by which a search found no way are of no use to later ones either.
+        for (visited_.clear(); find_message(rank); visited_.clear()) {
+          for (const int32_t from : visited_) senders_[static_cast<size_t>(from)].seen = false;
         }
       }
       done = is_full();
@@ -240,9 +252,11 @@ class RoundPacker {
     for (const size_t index : to.pairs) {
       const Pair& pair = pairs_[index];
       Port& from = sender(pair);
+      if (pair.chosen > 0 || from.seen) continue;
       const int64_t size = next_message(pair);
-      if (pair.chosen > 0 || from.seen || size == 0 || !has_room(to, size)) continue;
+      if (size == 0 || !has_room(to, size)) continue;
       from.seen = true;
+      visited_.push_back(pair.from);
       if (has_room(from, size)) {
         choose(index, size);
         return true;
@@ -284,8 +298,9 @@ class RoundPacker {
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
       const Port& from = senders_[static_cast<size_t>(pair.from)];
+      if (pair.chosen > 0 || from.room <= 0) continue;
       const int64_t size = next_message(pair);
-      if (pair.chosen > 0 || size == 0 || !has_room(port, size) || !has_room(from, size)) continue;
+      if (size == 0 || !has_room(port, size) || !has_room(from, size)) continue;
       const std::tuple rank(pair.drains, !pair.begun, from.left);
       if (best < 0 || rank > best_rank) {
         best = static_cast<int64_t>(index);
@@ -349,6 +364,7 @@ class RoundPacker {
   std::vector<std::deque<Item>> queues_;  // by pair
   std::map<std::pair<int32_t, int32_t>, size_t> pair_of_;
   std::vector<std::vector<Item>> arrivals_;  // by round
+  std::vector<int32_t> visited_;            // senders, by the search for a message
   int64_t left_ = 0;
   int64_t size_ = 0;      // of the messages of the round being packed
   bool is_even_ = true;   // all ports have one rate

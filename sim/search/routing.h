@@ -20,7 +20,8 @@ struct Hop {
 
 /// What goes where, by which trees; when, and in what chunks, is the schedule's business. Parents
 /// come before their children. The hops into a needer tile what it needs. Over the network lead
-/// roots, children of hops over the network, and children of staged roots inside a domain.
+/// roots, children of hops over the network, and children of staged roots inside a domain; what has
+/// come over the network goes on inside its domain in one or two hops.
 struct Routing {
   std::vector<Box> boxes;
   std::vector<Hop> hops;

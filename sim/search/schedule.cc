@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -29,10 +30,11 @@ constexpr int64_t kMessageSteps = 32;   // sizes that are tried, up to twice the
 constexpr double kRagged = 0.125;       // of the time of what is left over, that it takes more
 constexpr int64_t kWindowMessages = 4;  // bytes a relay is fed in one window, in messages
 constexpr double kAtEase = 0.5;         // of the network's seconds: a fan-out is fast enough
+constexpr double kBusy = 0.7;           // and above it needs two channels
 constexpr double kGain = 0.95;          // a larger message has to be faster by this
-constexpr size_t kWide = 2 * kMaxPeersPerStep;  // a fan-out to more ranks takes all of a domain
-constexpr int32_t kDirectGroup = 4;             // colours per step on NVLink
-constexpr int32_t kFeedAhead = 2;  // turns of the network channels that a feed may be early
+constexpr int64_t kGridPart = 4;     // of all bytes: what goes on in two steps is worth a channel
+constexpr int32_t kDirectGroup = 4;  // colours per step on NVLink
+constexpr int32_t kFeedAhead = 2;    // turns of the network channels that a feed may be early
 constexpr int32_t kGap = 64;  // step ids from round to round, for the fan-out steps between them
 
 /// Sizes of the messages that carry a load: full ones, and before them what is left over.
@@ -65,19 +67,27 @@ class Spots {
  private:
   /// The slot in which a staged hop leaves a box, a new one where there is none.
   int32_t slot_with(int32_t hop, const Box& box) {
-    std::vector<std::pair<Box, int32_t>>& slots = slots_[hop];
-    for (const auto& [whole, slot] : slots)
+    HopSlots& slots = slots_[hop];
+    const size_t count = slots.boxes.size();
+    for (size_t i = 0; i < count; ++i, ++slots.last) {  // parts come in order, mostly
+      const auto& [whole, slot] = slots.boxes[slots.last % count];
       if (contains(whole, box)) return slot;
+    }
     const Hop& to = routing_.hops[static_cast<size_t>(hop)];
     const int64_t bytes = box_bytes(problem_, to.tensor, box);
-    slots.emplace_back(box, builder_.add_slot(to.to, to.tensor, box, 0, bytes));
-    return slots.back().second;
+    slots.boxes.emplace_back(box, builder_.add_slot(to.to, to.tensor, box, 0, bytes));
+    slots.last = count;
+    return slots.boxes.back().second;
   }
 
   const Problem& problem_;
   const Routing& routing_;
   Builder& builder_;
-  std::map<int32_t, std::vector<std::pair<Box, int32_t>>> slots_;  // by hop
+  struct HopSlots {
+    std::vector<std::pair<Box, int32_t>> boxes;
+    size_t last = 0;  // found
+  };
+  std::unordered_map<int32_t, HopSlots> slots_;  // by hop
 };
 
 void add_part(Builder& builder, Spots& spots, const Routing& routing, int32_t channel, int32_t step,
@@ -110,6 +120,9 @@ class RoundScheduler {
  private:
   const Hop& hop(int32_t index) const { return routing_.hops[static_cast<size_t>(index)]; }
 
+  /// Has what goes on in two steps a channel for the first of them?
+  bool has_grid_lane() const { return has_grids_ && tuning_.fan_channels > 0; }
+
   bool has_feed_lane() const { return is_fed_ && !shares_lane_; }
 
   int32_t add_channel(Lane lane) {
@@ -122,8 +135,8 @@ class RoundScheduler {
     inner_children_.resize(routing_.hops.size());
     for (int32_t i = 0; i < std::ssize(routing_.hops); ++i) {
       const Hop& h = hop(i);
-      if (h.parent >= 0 && is_inside(h.parent)) {
-        REFIT_CHECK(!is_inside(i) && hop(h.parent).staged && hop(h.parent).parent < 0);
+      if (h.parent >= 0 && is_inside(h.parent) && !is_inside(i)) {
+        REFIT_CHECK(hop(h.parent).staged && hop(h.parent).parent < 0);
         network_.push_back(i);
       } else if (h.parent >= 0) {
         (is_inside(i) ? inner_children_ : net_children_)[static_cast<size_t>(h.parent)].push_back(
@@ -135,23 +148,43 @@ class RoundScheduler {
       }
     }
     find_feeds();
+    find_reach();
     // What many wait for leaves first: its fan-out then ends early, and later windows have few
     // peers.
     const auto waiting = [&](int32_t i) {
       const auto index = static_cast<size_t>(i);
-      return std::pair(net_children_[index].size(), inner_children_[index].size());
+      return std::pair(net_children_[index].size(), reach_[index]);
     };
     std::stable_sort(network_.begin(), network_.end(),
                      [&](int32_t x, int32_t y) { return waiting(x) > waiting(y); });
   }
 
+  /// To how many ranks of its domain a hop goes on, and whether most go by two steps.
+  void find_reach() {
+    reach_.resize(routing_.hops.size());
+    for (size_t i = reach_.size(); i-- > 0;) {  // parents come first
+      for (const int32_t child : inner_children_[i])
+        reach_[i] += 1 + reach_[static_cast<size_t>(child)];
+    }
+    int64_t wide = 0, all = 0;
+    for (const int32_t i : network_) {
+      const int64_t bytes =
+          box_bytes(problem_, hop(i).tensor, routing_.boxes[static_cast<size_t>(hop(i).box)]);
+      all += bytes;
+      if (reach_[static_cast<size_t>(i)] > kMaxPeersPerStep) wide += bytes;
+    }
+    has_grids_ = wide > all / kGridPart;
+  }
+
   /// Feeds and fan-out may share a channel where no domain has both.
   void find_feeds() {
     std::set<int32_t> feeding, fanning;
-    for (size_t i = 0; i < routing_.hops.size(); ++i) {
-      if (!inner_children_[i].empty()) fanning.insert(domain_of(problem_, routing_.hops[i].to));
-      const int32_t parent = routing_.hops[i].parent;
-      if (parent >= 0 && is_inside(parent)) feeding.insert(domain_of(problem_, hop(parent).to));
+    for (int32_t i = 0; i < std::ssize(routing_.hops); ++i) {
+      if (!inner_children_[static_cast<size_t>(i)].empty())
+        fanning.insert(domain_of(problem_, hop(i).to));
+      const int32_t parent = hop(i).parent;
+      if (parent >= 0 && is_inside(parent) && !is_inside(i))
+        feeding.insert(domain_of(problem_, hop(parent).to));
     }
     is_fed_ = !feeding.empty();
     const bool apart =
@@ -170,12 +203,13 @@ class RoundScheduler {
     const bool fans_out = std::any_of(inner_children_.begin(), inner_children_.end(),
                                       [](const auto& list) { return !list.empty(); });
     net_channels_ = kMaxChannels - (fans_out ? tuning_.fan_channels : 0) -
+                    (has_grid_lane() ? 1 : 0) -
                     (direct_.empty() && copies_.empty() && !has_feed_lane() ? 0 : 1);
     for (int32_t c = 0; c < net_channels_; ++c) add_channel(Lane::kNet);
     const RoundShape shape{tuning_.message, net_channels_, tuning_.uneven};
     // What many ranks of a domain need first, so that they pass it on together.
     const auto narrow = std::stable_partition(network_.begin(), network_.end(), [&](int32_t i) {
-      return inner_children_[static_cast<size_t>(i)].size() > kWide;
+      return reach_[static_cast<size_t>(i)] > kMaxPeersPerStep;
     });
     int32_t rounds = 0;
     for (const auto& [begin, end] :
@@ -195,23 +229,22 @@ class RoundScheduler {
     const int32_t round = before + packed.round;
     const Wait at = step_of(round);
     add_part(builder_, spots_, routing_, at.channel, at.step, part);
-    if (packed.after >= 0) wait_for(hop(part.hop).from, at, before + packed.after);
+    if (packed.after >= 0) wait_for(hop(part.hop).from, at, step_of(before + packed.after));
     const int32_t parent = hop(part.hop).parent;
     if (parent >= 0 && is_inside(parent)) {
       feed_.push_back({{parent, part.box}, round});
       std::vector<int32_t>& rounds = fed_rounds_[hop(part.hop).from];
       if (rounds.empty() || rounds.back() != round) rounds.push_back(round);
     }
-    const std::vector<int32_t>& children = inner_children_[static_cast<size_t>(part.hop)];
-    for (const int32_t child : children)
-      fan_out_.push_back({{child, part.box}, round, static_cast<int32_t>(children.size())});
+    const auto index = static_cast<size_t>(part.hop);
+    for (const int32_t child : inner_children_[index])
+      fan_out_.push_back({{child, part.box}, round, reach_[index]});
   }
 
   Wait step_of(int32_t round) const { return {round % net_channels_, round * kGap}; }
 
   /// Steps of one channel run in order: only others have to be waited for.
-  void wait_for(int32_t rank, Wait step, int32_t round) {
-    const Wait on = step_of(round);
+  void wait_for(int32_t rank, Wait step, Wait on) {
     if (on.channel != step.channel) builder_.add_wait(rank, step.channel, step.step, on);
   }
 
@@ -256,24 +289,30 @@ class RoundScheduler {
     if (fan_out_.empty()) return;
     std::vector<int32_t> lanes;
     for (int32_t c = 0; c < tuning_.fan_channels; ++c) lanes.push_back(add_channel(Lane::kNvlink));
+    const int32_t grid_lane = has_grid_lane() ? add_channel(Lane::kNvlink) : -1;
     const FanOutShape shape{tuning_.fan_message, tuning_.fan_peers};
     std::map<std::pair<int32_t, int32_t>, int32_t> used;  // by domain and round: steps after it
-    int32_t next = 0;
-    for (const FanOutStep& step : pack_fan_out(problem_, routing_, fan_out_, shape)) {
+    std::vector<Wait> begun;                              // by step
+    for (const FanOutStep& step :
+         pack_fan_out(problem_, routing_, fan_out_, inner_children_, shape)) {
+      const auto next = static_cast<int32_t>(begun.size());
+      const int32_t domain = domain_of(problem_, hop(step.parts.front().part.hop).to);
       Wait at;
       if (lanes.empty()) {
         int32_t round = step.round;
-        const int32_t domain = domain_of(problem_, hop(step.parts.front().part.hop).to);
         while (used[{domain, round}] == kGap - 1) round += net_channels_;
         at = step_of(round);
         at.step += ++used[{domain, round}];
       } else {
         at = {lanes[static_cast<size_t>(next) % lanes.size()], next};
-        ++next;
+        if (step.goes_on && grid_lane >= 0) at.channel = grid_lane;
       }
+      begun.push_back(at);
       for (const Brought& brought : step.parts) {
         add_part(builder_, spots_, routing_, at.channel, at.step, brought.part);
-        wait_for(hop(brought.part.hop).from, at, brought.round);
+        wait_for(
+            hop(brought.part.hop).from, at,
+            brought.step < 0 ? step_of(brought.round) : begun[static_cast<size_t>(brought.step)]);
       }
     }
   }
@@ -355,8 +394,10 @@ class RoundScheduler {
   Builder builder_;
   Spots spots_;
   std::vector<std::vector<int32_t>> net_children_, inner_children_;  // by hop
+  std::vector<int32_t> reach_;  // by hop: ranks of its domain to which it goes on
   std::vector<int32_t> network_, direct_, copies_;
   int32_t net_channels_ = 0;  // channels 0 .. net_channels_ - 1
+  bool has_grids_ = false;
   bool is_fed_ = false, shares_lane_ = false;
   std::map<int32_t, std::vector<int32_t>> fed_rounds_;  // by relay
   std::vector<Brought> feed_, fan_out_;                 // in order of rounds
@@ -384,12 +425,26 @@ double seconds_between(const Problem& problem, int64_t message) {
 /// so that the last ones take little; large, because in dense traffic what passes between two
 /// messages of a lane is lost to its port when the lanes of its peers are busy meanwhile; and one
 /// of which the pairs have whole multiples, for what is left over goes in rounds that are less full.
+/// Ports with a single peer stay in step with it and lose nothing.
 int64_t best_message(const Problem& problem, const PortLoad& load,
                      const std::map<std::pair<int32_t, int32_t>, int64_t>& pairs) {
   const int64_t least = std::clamp(load.network / kRoundsWanted, int64_t{1} << 20, kLargestMessage);
+  std::set<int32_t> senders, receivers;
+  for (const auto& [pair, bytes] : pairs) {
+    senders.insert(pair.first);
+    receivers.insert(pair.second);
+  }
+  const auto ratio = [](size_t a, size_t b) {
+    return static_cast<double>(a) / static_cast<double>(b);
+  };
+  const double lone = ratio(std::max(senders.size(), receivers.size()), pairs.size());
+  // Rounds in which every receiver gets a message: only then is there enough to pass on.
+  const double cycle =
+      load.fan_out == 0 ? 1 : std::max(1.0, ratio(receivers.size(), senders.size()));
   int64_t best = least;
   double best_loss = std::numeric_limits<double>::infinity();
-  for (int64_t step = kMessageSteps; step <= 2 * kMessageSteps; ++step) {
+  for (int64_t step = cycle > 2 ? kMessageSteps / 4 : kMessageSteps; step <= 2 * kMessageSteps;
+       ++step) {
     const int64_t message = least * step / kMessageSteps;
     double over = 0, all = 0;
     for (const auto& [pair, bytes] : pairs) {
@@ -397,9 +452,10 @@ int64_t best_message(const Problem& problem, const PortLoad& load,
       all += static_cast<double>(bytes);
     }
     const double wire = static_cast<double>(message) / rate_of(problem, LinkKind::kNic);
-    const double loss = seconds_between(problem, message) / ((kMaxChannels - 1) * wire) +
-                        kRagged * over / all +
-                        static_cast<double>(message) / static_cast<double>(load.network);
+    const double loss =
+        (1 - lone) * seconds_between(problem, message) / ((kMaxChannels - 1) * wire) +
+        kRagged * over / all +
+        cycle * static_cast<double>(message) / static_cast<double>(load.network);
     if (loss >= best_loss) continue;
     best = message;
     best_loss = loss;
@@ -434,6 +490,8 @@ PortLoad busiest_port(const Problem& problem, const Routing& routing) {
   PortLoad load{.network = std::max(most[0], most[1]), .fan_out = std::max(most[2], most[3])};
   const double nic = rate_of(problem, LinkKind::kNic);
   if (nic > 0) load.network_s = static_cast<double>(load.network) / nic;
+  const double nvlink = rate_of(problem, LinkKind::kNvlink);
+  if (nvlink > 0) load.fan_out_s = static_cast<double>(load.fan_out) / nvlink;
   load.message = pairs.empty() || nic <= 0 ? kLargestMessage : best_message(problem, load, pairs);
   double all = 0, alike = 0;  // over ranks: bytes, and bytes if all peers had equal parts of it
   for (const auto& peers : passed_on) {
@@ -472,8 +530,8 @@ double fan_out_seconds(const Problem& problem, const PortLoad& load, int64_t mes
 int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t message) {
   int64_t best = message;
   double least = std::numeric_limits<double>::infinity();
-  for (const int64_t halves : {1, 2, 3, 4, 6, 8}) {
-    const int64_t bytes = std::max<int64_t>(message * halves / 2, 1);
+  for (const int64_t rounds : {1, 2, 4}) {
+    const int64_t bytes = message * rounds;
     const double seconds = fan_out_seconds(problem, load, bytes);
     if (seconds <= kAtEase * load.network_s) return bytes;
     if (seconds >= kGain * least) continue;
@@ -486,17 +544,22 @@ int64_t usual_fan_message(const Problem& problem, const PortLoad& load, int64_t 
 Plan schedule_rounds(const Problem& problem, const Routing& routing, const SearchOptions& options,
                      const RoundTuning& tuning) {
   const PortLoad load = busiest_port(problem, routing);
+  int32_t fan_channels = tuning.fan_channels;
+  if (fan_channels < 0) fan_channels = load.fan_out_s > kBusy * load.network_s ? 2 : 1;
   const int64_t largest = tuning.message > 0 ? tuning.message : load.message;
   const int64_t fan =
       tuning.fan_message > 0 ? tuning.fan_message : usual_fan_message(problem, load, largest);
-  return fit_staging(options, largest, [&](int64_t message) {
+  const bool staged = std::ranges::any_of(routing.hops, &Hop::staged);
+  // Of what does not fit the fan-out becomes smaller first, down to half; but not what slots take.
+  const int64_t most = load.fan_out > 0 && !staged ? 2 * largest : largest;
+  return fit_staging(options, most, [&](int64_t message) {
     RoundTuning fitted = tuning;
-    fitted.message = message;
+    fitted.message = std::min(message, largest);
+    fitted.fan_channels = fan_channels;
     fitted.fan_peers = load.peers;
-    fitted.fan_message = std::max<int64_t>(fan * message / largest, 1);
+    fitted.fan_message = std::max<int64_t>(fan * message / most, 1);
     Plan plan = RoundScheduler(problem, routing, fitted).run();
-    if (std::ranges::any_of(routing.hops, &Hop::staged))
-      place_slots(plan, problem, options.staging_bytes);
+    if (staged) place_slots(plan, problem, options.staging_bytes);
     return plan;
   });
 }

@@ -15,8 +15,8 @@ struct RoundTuning {
   int64_t message = 0;  // bytes of the largest round; 0: PortLoad::message
   bool uneven = false;  // RoundShape
   // Channels of the fan-out inside domains; 0: none of its own, it runs on those of the network,
-  // between rounds, so that there is one more of them.
-  int32_t fan_channels = 1;
+  // between rounds, so that there is one more of them; -1: one, or two if they have much to do.
+  int32_t fan_channels = -1;
   int64_t fan_message = 0;  // bytes that a pair has to fan out before it does; 0: usual
   double fan_peers = 0;     // PortLoad::peers
 };
@@ -24,9 +24,9 @@ struct RoundTuning {
 /// What the busiest ports carry: bytes over the network, and inside domains after it.
 struct PortLoad {
   int64_t network = 0, fan_out = 0;
-  int64_t message = 0;   // bytes of rounds that fit it
-  double network_s = 0;  // at the rate of the fastest NIC
-  double peers = 0;      // over which a rank's fan-out is spread: as many as with equal parts
+  int64_t message = 0;                  // bytes of rounds that fit it
+  double network_s = 0, fan_out_s = 0;  // at the rate of the fastest NIC, and NVLink
+  double peers = 0;  // over which a rank's fan-out is spread: as many as with equal parts
 };
 PortLoad busiest_port(const Problem& problem, const Routing& routing);
 

@@ -80,7 +80,7 @@ class MaxMin {
   /// `width`: the most resources that a flow may cross. `patience`: the part of all flows and
   /// resources that visits may look at before everything is filled again; the solution is the same.
   MaxMin(std::vector<double> capacity, int32_t width, double patience = kPatience);
-  static constexpr double kPatience = 0.25;
+  static constexpr double kPatience = 1.5;
 
   /// `resources` are distinct; with none, the flow runs at its cap. Ids are dense: that of a
   /// removed flow is given out again. The rate is 0 until the next solve.

@@ -20,6 +20,7 @@ struct Case {
   Problem problem;
   Routing routing;
   std::vector<Brought> brought;
+  std::vector<std::vector<int32_t>> children;  // none
 };
 
 Case all_to_all(int32_t ranks, int32_t rounds, int64_t rows) {
@@ -34,6 +35,7 @@ Case all_to_all(int32_t ranks, int32_t rounds, int64_t rows) {
       if (from != to) made.routing.hops.push_back({.tensor = 0, .box = 0, .from = from, .to = to});
     }
   }
+  made.children.resize(made.routing.hops.size());
   for (int32_t round = 0; round < rounds; ++round) {
     for (int32_t hop = 0; hop < std::ssize(made.routing.hops); ++hop) {
       const Box part{{round * rows, 0}, {(round + 1) * rows, kRow / 2}};
@@ -65,13 +67,14 @@ void expect_right(const Case& made, const std::vector<FanOutStep>& steps) {
     EXPECT_TRUE(covers_once(made.routing.boxes[0], boxes[hop])) << hop;
 }
 
-TEST(PackFanOut, Nothing) { EXPECT_TRUE(pack_fan_out({}, {}, {}, {kMessage, 1}).empty()); }
+TEST(PackFanOut, Nothing) { EXPECT_TRUE(pack_fan_out({}, {}, {}, {}, {kMessage, 1}).empty()); }
 
 // A round brings 4 KiB for each pair: 16 rounds are a message, 160 rounds ten of them. Towards the
 // end half a message is enough.
 TEST(PackFanOut, WaitsForAMessage) {
   const Case made = all_to_all(4, 160, 4);
-  const auto steps = pack_fan_out(made.problem, made.routing, made.brought, {kMessage, 3});
+  const auto steps =
+      pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 3});
   expect_right(made, steps);
   ASSERT_FALSE(steps.empty());
   EXPECT_EQ(steps.front().round, 15);
@@ -83,7 +86,8 @@ TEST(PackFanOut, WaitsForAMessage) {
 // 19 peers are three steps of at most eight.
 TEST(PackFanOut, EightPeersAtATime) {
   const Case made = all_to_all(20, 2, 64);
-  const auto steps = pack_fan_out(made.problem, made.routing, made.brought, {kMessage, 8});
+  const auto steps =
+      pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 8});
   expect_right(made, steps);
   EXPECT_EQ(steps.size(), 6u);
 }
@@ -94,7 +98,8 @@ TEST(PackFanOut, WaitsForOthers) {
   for (Brought& brought : made.brought)
     brought.round = made.routing.hops[static_cast<size_t>(brought.part.hop)].from;
   std::ranges::stable_sort(made.brought, {}, &Brought::round);
-  const auto steps = pack_fan_out(made.problem, made.routing, made.brought, {kMessage, 8});
+  const auto steps =
+      pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 8});
   expect_right(made, steps);
   // Half of the messages that all could have: not before ten have theirs.
   EXPECT_GE(steps.front().round, 9);
