@@ -146,16 +146,16 @@ TEST(Critical, WhatHoldsTheRateAndWhatItWouldBeAlone) {
 }
 
 TEST(Critical, TheHolderIsWhatHeldForLongest) {
-  // 0 sends 100 to 2 and 40 to 3, 1 sends 20 to 2. The NIC of 0 gives 5 each; so does that of 2, of
-  // equal level, until 1's 20 are over at 4 s. 40 end at 8; then 60 are left at 10: 14 s. For 8 s
-  // it is the port of 0 that is full at 5.
-  PlanWriter writer(4, 1);
+  // 0 sends 100 to 2 and to 3, 1 sends 20 twice to 2, whose port gives 10 / 3 each for 6 s. Then 80
+  // and 60 are left to 0, whose port gives 5 each for 12 s, and for 2 s more 20 run at 10.
+  PlanWriter writer(4, 2);
   writer.send(0, 2, 0, 0, 100);
-  writer.send(0, 3, 0, 0, 40);
+  writer.send(0, 3, 0, 0, 100);
   writer.send(1, 2, 0, 0, 20);
+  writer.send(1, 2, 1, 0, 20);
   const Plan plan = writer.write();
   const Replay replay = run(plan, free_cost());
-  EXPECT_DOUBLE_EQ(replay.transfers[0].end, 14);
+  EXPECT_DOUBLE_EQ(replay.transfers[0].end, 20);
   EXPECT_EQ(resource_name(replay.graph, SmallCluster{}.make(2), replay.transfers[0].holder),
             "n0.gpu0.nic0.out");
 }
