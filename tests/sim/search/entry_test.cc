@@ -65,6 +65,21 @@ TEST(Entry, RelaysBesideHolders) {
             "3 > 7 >");
 }
 
+TEST(Entry, Feeders) {
+  const Problem problem = place("{kind: rail-optimized, oversubscription: 1}", 2);
+  LinkLoad load(problem);
+  load.add(1, 5, kBytes);
+  load.add(0, 4, kBytes / 2);
+  load.add(2, 6, kBytes / 4);
+  // Of the ranks beside the holder 1 the one that has sent most to 6 and stays on track.
+  EXPECT_EQ(text(find_feeder(load, {1}, 6, kBytes / 4, 0.2)), "1 > 2 > 6");
+  // Rank 6 would take in 0.125 s: none is on track, and all are as late.
+  const Entry late = find_feeder(load, {1}, 6, kBytes, 0.1);
+  EXPECT_EQ(late.feeder, 1);
+  EXPECT_DOUBLE_EQ(late.peak, 0.125);
+  EXPECT_EQ(find_feeder(load, {0, 1, 2, 3}, 6, kBytes, 1).to, -1) << "all are holders";
+}
+
 // Also where there is a path: the NIC of rank 6 has enough to do. Of the others the one on the
 // holder's rail.
 TEST(Entry, RelaysPastASlowNic) {

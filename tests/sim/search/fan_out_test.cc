@@ -69,15 +69,15 @@ void expect_right(const Case& made, const std::vector<FanOutStep>& steps) {
 
 TEST(PackFanOut, Nothing) { EXPECT_TRUE(pack_fan_out({}, {}, {}, {}, {kMessage, 1}).empty()); }
 
-// A round brings 4 KiB for each pair: 16 rounds are a message, 160 rounds ten of them. Towards the
-// end half a message is enough.
+// A round brings 4 KiB for each pair: 16 rounds are a message, to which 15 come near enough, and 160
+// rounds ten of them. Towards the end half a message is enough.
 TEST(PackFanOut, WaitsForAMessage) {
   const Case made = all_to_all(4, 160, 4);
   const auto steps =
       pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 3});
   expect_right(made, steps);
   ASSERT_FALSE(steps.empty());
-  EXPECT_EQ(steps.front().round, 15);
+  EXPECT_EQ(steps.front().round, 14);
   EXPECT_EQ(steps.back().round, 159);
   EXPECT_GE(steps.size(), 10u);
   EXPECT_LE(steps.size(), 20u);
@@ -101,8 +101,51 @@ TEST(PackFanOut, WaitsForOthers) {
   const auto steps =
       pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 8});
   expect_right(made, steps);
-  // Half of the messages that all could have: not before ten have theirs.
-  EXPECT_GE(steps.front().round, 9);
+  // A step of the least size is half of eight messages of each rank, and 0.8 of that is enough: 64 of
+  // all messages, which are there when four ranks have their 19 each.
+  EXPECT_EQ(steps.front().round, 3);
+}
+
+/// One domain, in which rank 0 passes on what rounds bring to rank 1, which passes it on to 2 and 3.
+Case chain(int32_t rounds, int64_t rows) {
+  Case made = all_to_all(4, rounds, rows);
+  made.routing.hops = {{.tensor = 0, .box = 0, .from = 0, .to = 1},
+                       {.tensor = 0, .box = 0, .from = 1, .to = 2, .parent = 0},
+                       {.tensor = 0, .box = 0, .from = 1, .to = 3, .parent = 0}};
+  made.children = {{1, 2}, {}, {}};
+  made.brought.clear();
+  for (int32_t round = 0; round < rounds; ++round)
+    made.brought.push_back({{0, {{round * rows, 0}, {(round + 1) * rows, kRow / 2}}}, round, 3});
+  return made;
+}
+
+TEST(PackFanOut, GoesOnWhenItIsThere) {
+  const Case made = chain(40, 16);
+  const auto steps =
+      pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 2});
+  expect_right(made, steps);
+  for (size_t step = 0; step < steps.size(); ++step) {
+    for (const Brought& part : steps[step].parts) {
+      EXPECT_EQ(steps[step].goes_on, part.part.hop == 0);
+      if (part.part.hop == 0) continue;
+      ASSERT_GE(part.step, 0);
+      ASSERT_LT(part.step, static_cast<int32_t>(step));
+      const auto& before = steps[static_cast<size_t>(part.step)].parts;
+      EXPECT_TRUE(std::ranges::any_of(before, [&](const Brought& parent) {
+        return parent.part.hop == 0 && contains(parent.part.box, part.part.box);
+      }));
+    }
+  }
+}
+
+// All at once: in steps of one message, not in one of forty.
+TEST(PackFanOut, InTurns) {
+  Case made = all_to_all(4, 40, 64);
+  for (Brought& brought : made.brought) brought.round = 0;
+  const auto steps =
+      pack_fan_out(made.problem, made.routing, made.brought, made.children, {kMessage, 3});
+  expect_right(made, steps);
+  EXPECT_EQ(steps.size(), 40u);
 }
 
 }  // namespace

@@ -95,13 +95,13 @@ TEST(UsualFanMessage, IsLargeEnoughForItsChannels) {
   problem.cost.nccl.channels = 32;
   problem.cost.nccl.nvlink = {.channels = 32, .rate = 10e9, .chunk = kMiB / 2, .fills = 0};
   PortLoad load{.network = 8000 * kMiB, .fan_out = 64000 * kMiB, .network_s = 0.9, .peers = 8};
-  // With 16 MiB 8 x 10 GB/s take 0.84 s, more than half of the network's 0.9 s; 24 MiB get two
-  // channels.
+  // With 16 MiB 8 x 10 GB/s take 0.84 s, more than half of the network's 0.9 s; what two rounds bring
+  // gets two channels.
   EXPECT_NEAR(fan_out_seconds(problem, load, 16 * kMiB), 0.839, 0.001);
-  EXPECT_EQ(usual_fan_message(problem, load, 16 * kMiB), 24 * kMiB);
-  // A network that takes four times as long waits for nobody: the smallest will do.
+  EXPECT_EQ(usual_fan_message(problem, load, 16 * kMiB), 32 * kMiB);
+  // A network that takes four times as long waits for nobody: what a round brings will do.
   load.network_s = 3.6;
-  EXPECT_EQ(usual_fan_message(problem, load, 16 * kMiB), 8 * kMiB);
+  EXPECT_EQ(usual_fan_message(problem, load, 16 * kMiB), 16 * kMiB);
 }
 
 }  // namespace
