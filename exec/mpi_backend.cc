@@ -27,7 +27,7 @@ namespace refit {
 
 namespace {
 
-constexpr int64_t kFragment = int64_t{1} << 20;  // large enough for full rate, small enough to pack
+constexpr int64_t kFragment = int64_t{4} << 20;  // large enough for full rate, small enough to pack
 constexpr int64_t kLargeRun = int64_t{1} << 16;
 constexpr int kWindow = 4;  // fragments of a message in flight
 

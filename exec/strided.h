@@ -45,8 +45,9 @@ class Cursor {
   std::array<int64_t, kMaxDims> index_{};
 };
 
-/// Copies until one of them is done.
-void copy_strided(Cursor& to, Cursor& from);
+/// Copies until one of them is done. `past_cache`: long runs leave nothing in the caches, and are
+/// seen by others only after a fence.
+void copy_strided(Cursor& to, Cursor& from, bool past_cache = false);
 
 /// The next `bytes` bytes of the boxes, to or from one block.
 void pack(Cursor& from, std::byte* to, int64_t bytes);

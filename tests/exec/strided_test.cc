@@ -230,5 +230,27 @@ TEST(CopyStridedDeathTest, UnequalLengthsAreABug) {
   EXPECT_DEATH(copy_strided(std::vector{four}, std::vector{two}), "done");
 }
 
+// Enough bytes to go past the cache, by runs that begin and end at odd places.
+TEST(CopyStrided, PastTheCache) {
+  constexpr int64_t kRun = 1037, kRows = 5000, kFromStride = 1041, kToStride = 2083;
+  std::vector<std::byte> from(kRows * kFromStride), to(kRows * kToStride, std::byte{0xee});
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+  Strided in{.base = from.data() + 3, .run = kRun, .dims = 1}, out = in;
+  in.count[0] = out.count[0] = kRows;
+  in.stride[0] = kFromStride;
+  out.base = to.data() + 5;
+  out.stride[0] = kToStride;
+  copy_strided({&out, 1}, {&in, 1});
+  int64_t wrong = 0;
+  for (int64_t at = 0; at < std::ssize(to); ++at) {
+    const int64_t row = (at - 5) / kToStride, column = (at - 5) % kToStride;
+    const bool copied = at >= 5 && column < kRun;
+    const std::byte expected =
+        copied ? from[static_cast<size_t>(3 + row * kFromStride + column)] : std::byte{0xee};
+    wrong += to[static_cast<size_t>(at)] != expected;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace refit
