@@ -1,6 +1,8 @@
 #include "sim/search/parts.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 
 #include "sim/search/chunk.h"
 
@@ -87,6 +89,35 @@ std::vector<std::vector<HopPart>> fill_messages(const Problem& problem, const Ro
     }
   }
   return messages;
+}
+
+std::vector<int32_t> find_hosts(const Problem& problem) {
+  const Fabric& fabric = problem.fabric;
+  const auto gpu_of = [&](int32_t rank) { return problem.gpu_of_rank[static_cast<size_t>(rank)]; };
+  const auto nics_of = [&](int32_t gpu) -> const std::vector<int32_t>& {
+    return fabric.gpus[static_cast<size_t>(gpu)].nics;
+  };
+  const auto ranks = static_cast<int32_t>(problem.gpu_of_rank.size());
+  std::map<int32_t, int32_t> rank_into;  // by link into a rank's first NIC
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (gpu_of(rank) < 0 || nics_of(gpu_of(rank)).empty()) continue;
+    const int32_t first = nics_of(gpu_of(rank)).front();
+    rank_into.try_emplace(fabric.nics[static_cast<size_t>(first)].in, rank);
+  }
+  std::vector<int32_t> hosts(problem.gpu_of_rank.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    if (gpu_of(rank) < 0 || !nics_of(gpu_of(rank)).empty()) continue;
+    for (int32_t other = 0; other < ranks; ++other) {
+      if (gpu_of(other) < 0 || domain_of(problem, other) == domain_of(problem, rank)) continue;
+      const auto links = find_route(fabric, gpu_of(other), gpu_of(rank));
+      if (!links) continue;
+      for (const int32_t link : *links)
+        if (rank_into.contains(link)) hosts[static_cast<size_t>(rank)] = rank_into.at(link);
+      break;
+    }
+  }
+  return hosts;
 }
 
 double rate_of(const Problem& problem, LinkKind kind) {

@@ -32,6 +32,10 @@ struct PortRate {
 };
 std::vector<PortRate> port_rates(const Problem& problem);
 
+/// By rank: the one whose NICs carry what it sends and receives, itself where it has some. Two ranks
+/// without NICs may share those of a third.
+std::vector<int32_t> find_hosts(const Problem& problem);
+
 /// Bytes/s of the fastest link of a kind; 0 where there is none.
 double rate_of(const Problem& problem, LinkKind kind);
 

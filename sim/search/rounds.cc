@@ -14,8 +14,8 @@ namespace refit {
 namespace {
 
 constexpr int64_t kSliver = int64_t{16} << 10;
-constexpr int kHalves = 2;     // how often the size of messages is halved
-constexpr int64_t kFill = 4;   // parts of messages that fill up a round are at least 1/kFill of one
+constexpr int kHalves = 2;    // how often the size of messages is halved
+constexpr int64_t kFill = 4;  // parts of messages that fill up a round are at least 1/kFill of one
 constexpr double kFull = 0.92;  // of what could go at once: a round is full enough
 constexpr int64_t kSlack = 64;  // a round may be too full by 1/kSlack, where rows do not divide
 // Sizes of uneven rounds, in parts of the largest. As many as no number of channels divides, so
@@ -30,6 +30,7 @@ class RoundPacker {
         routing_(routing),
         children_(children),
         shape_(shape),
+        hosts_(find_hosts(problem)),
         senders_(problem.gpu_of_rank.size()),
         receivers_(problem.gpu_of_rank.size()) {
     set_shares();
@@ -66,9 +67,10 @@ class RoundPacker {
   };
   struct Pair {
     int32_t from, to;
-    double share = 1;     // of its slower port
-    bool drains = false;  // what lies in slots of the sender
-    int64_t chosen = 0;   // bytes, in this round
+    int32_t out = -1, in = -1;  // ranks whose ports carry it
+    double share = 1;           // of its slower port
+    bool drains = false;        // what lies in slots of the sender
+    int64_t chosen = 0;         // bytes, in this round
     bool begun = false;
     int64_t ready = 0;  // bytes in the queue
     int64_t left = 0;   // bytes, those that are yet to arrive at the sender included
@@ -89,8 +91,8 @@ class RoundPacker {
   int64_t bytes(const Item& item) const {
     return box_bytes(problem_, at(item.hop).tensor, item.box);
   }
-  Port& sender(const Pair& pair) { return senders_[static_cast<size_t>(pair.from)]; }
-  Port& receiver(const Pair& pair) { return receivers_[static_cast<size_t>(pair.to)]; }
+  Port& sender(const Pair& pair) { return senders_[static_cast<size_t>(pair.out)]; }
+  Port& receiver(const Pair& pair) { return receivers_[static_cast<size_t>(pair.in)]; }
 
   static int64_t share_of(int64_t bytes, double share) {
     if (share == 1) return std::max<int64_t>(bytes, 1);
@@ -113,7 +115,10 @@ class RoundPacker {
     const Hop& hop = at(index);
     const auto [it, added] = pair_of_.try_emplace({hop.from, hop.to}, pairs_.size());
     if (added) {
-      pairs_.push_back({.from = hop.from, .to = hop.to});
+      pairs_.push_back({.from = hop.from,
+                        .to = hop.to,
+                        .out = hosts_[static_cast<size_t>(hop.from)],
+                        .in = hosts_[static_cast<size_t>(hop.to)]});
     }
     const int64_t size = box_bytes(problem_, hop.tensor, whole_box(index));
     Pair& pair = pairs_[it->second];
@@ -127,7 +132,7 @@ class RoundPacker {
 
   /// Those of a receiver side by side, in the order in which they were announced.
   void sort_pairs() {
-    std::ranges::stable_sort(pairs_, {}, &Pair::to);
+    std::ranges::stable_sort(pairs_, {}, &Pair::in);
     for (Port& port : receivers_) port.pairs.clear();
     for (size_t index = 0; index < pairs_.size(); ++index) {
       receiver(pairs_[index]).pairs.push_back(index);
@@ -256,7 +261,7 @@ class RoundPacker {
       const int64_t size = next_message(pair);
       if (size == 0 || !has_room(to, size)) continue;
       from.seen = true;
-      visited_.push_back(pair.from);
+      visited_.push_back(pair.out);
       if (has_room(from, size)) {
         choose(index, size);
         return true;
@@ -265,7 +270,7 @@ class RoundPacker {
       for (const size_t other : taken) {
         const int64_t freed = pairs_[other].chosen;
         give_up(other);
-        if (has_room(from, size) && find_message(pairs_[other].to)) {
+        if (has_room(from, size) && find_message(pairs_[other].in)) {
           choose(index, size);
           return true;
         }
@@ -297,7 +302,7 @@ class RoundPacker {
     std::tuple<bool, bool, int64_t> best_rank;
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
-      const Port& from = senders_[static_cast<size_t>(pair.from)];
+      const Port& from = senders_[static_cast<size_t>(pair.out)];
       if (pair.chosen > 0 || from.room <= 0) continue;
       const int64_t size = next_message(pair);
       if (size == 0 || !has_room(port, size) || !has_room(from, size)) continue;
@@ -359,12 +364,13 @@ class RoundPacker {
   const Routing& routing_;
   std::span<const std::vector<int32_t>> children_;
   const RoundShape shape_;
-  std::vector<Port> senders_, receivers_;  // by rank
+  const std::vector<int32_t> hosts_;       // by rank
+  std::vector<Port> senders_, receivers_;  // by rank, of those that are hosts
   std::vector<Pair> pairs_;
   std::vector<std::deque<Item>> queues_;  // by pair
   std::map<std::pair<int32_t, int32_t>, size_t> pair_of_;
   std::vector<std::vector<Item>> arrivals_;  // by round
-  std::vector<int32_t> visited_;            // senders, by the search for a message
+  std::vector<int32_t> visited_;             // senders, by the search for a message
   int64_t left_ = 0;
   int64_t size_ = 0;      // of the messages of the round being packed
   bool is_even_ = true;   // all ports have one rate
