@@ -82,6 +82,7 @@ class RoundPacker {
     int64_t ready = 0;  // bytes, not more than in this round
     int32_t peers = 0;
     std::vector<size_t> pairs;  // of receivers; of senders those chosen
+    double time_left() const { return static_cast<double>(left) / share; }
     bool seen = false;          // of senders: find_message found no way by it
   };
   const Hop& at(int32_t hop) const { return routing_.hops[static_cast<size_t>(hop)]; }
@@ -156,7 +157,8 @@ class RoundPacker {
       std::erase_if(port.pairs, [&](size_t pair) { return pairs_[pair].left == 0; });
     }
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return receivers_[static_cast<size_t>(a)].left > receivers_[static_cast<size_t>(b)].left;
+      return receivers_[static_cast<size_t>(a)].time_left() >
+             receivers_[static_cast<size_t>(b)].time_left();
     });
     const int64_t largest = round_bytes(shape_, round);
     bool done = false;
@@ -299,14 +301,14 @@ class RoundPacker {
 
   int64_t best_pair(const Port& port) {
     int64_t best = -1;
-    std::tuple<bool, bool, int64_t> best_rank;
+    std::tuple<bool, bool, double> best_rank;
     for (const size_t index : port.pairs) {
       const Pair& pair = pairs_[index];
       const Port& from = senders_[static_cast<size_t>(pair.out)];
       if (pair.chosen > 0 || from.room <= 0) continue;
       const int64_t size = next_message(pair);
       if (size == 0 || !has_room(port, size) || !has_room(from, size)) continue;
-      const std::tuple rank(pair.drains, !pair.begun, from.left);
+      const std::tuple rank(pair.drains, !pair.begun, from.time_left());
       if (best < 0 || rank > best_rank) {
         best = static_cast<int64_t>(index);
         best_rank = rank;
