@@ -83,7 +83,7 @@ class RoundPacker {
     int32_t peers = 0;
     std::vector<size_t> pairs;  // of receivers; of senders those chosen
     double time_left() const { return static_cast<double>(left) / share; }
-    bool seen = false;          // of senders: find_message found no way by it
+    bool seen = false;  // of senders: find_message found no way by it
   };
   const Hop& at(int32_t hop) const { return routing_.hops[static_cast<size_t>(hop)]; }
   const Box& whole_box(int32_t hop) const {
