@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/units.h"
 #include "sim/fabric/names.h"
@@ -85,6 +86,31 @@ void print_switches(const Fabric& fabric, int32_t parent, const std::string& ind
   }
 }
 
+/// In a drawing: switches of the network, NICs, PCIe, GPUs, NVSwitches from top to bottom.
+bool is_above(const Fabric& fabric, int32_t a, int32_t b) {
+  const auto layer = [&](int32_t v) {
+    switch (fabric.vertices[static_cast<size_t>(v)].kind) {
+      case VertexKind::kSpine:
+        return 0;
+      case VertexKind::kLeaf:
+        return 1;
+      case VertexKind::kNic:
+        return 2;
+      case VertexKind::kPcie:
+        return 3;
+      case VertexKind::kGpu:
+        return 4;
+      case VertexKind::kNvswitch:
+        return 5;
+    }
+    return 0;
+  };
+  if (layer(a) != layer(b) || layer(a) != 1) return layer(a) < layer(b);
+  const int32_t index = fabric.vertices[static_cast<size_t>(b)].index;
+  const int32_t parent = fabric.leaves[static_cast<size_t>(index)].parent;
+  return parent >= 0 && fabric.leaves[static_cast<size_t>(parent)].vertex == a;
+}
+
 }  // namespace
 
 std::string print_tree(const Fabric& fabric) {
@@ -140,7 +166,9 @@ std::string print_dot(const Fabric& fabric) {
   using Graph =
       boost::adjacency_list<boost::vecS, boost::vecS, boost::undirectedS, boost::no_property, Edge>;
   Graph graph(fabric.vertices.size());
+  // Graphviz draws the first end of an edge above the other.
   const auto join = [&](int32_t a, int32_t b, const Edge& edge) {
+    if (is_above(fabric, b, a)) std::swap(a, b);
     boost::add_edge(static_cast<size_t>(a), static_cast<size_t>(b), edge, graph);
   };
   std::set<std::pair<int32_t, int32_t>> upward;

@@ -1,5 +1,6 @@
 #include "sim/fabric/report.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,6 +122,22 @@ TEST(Show, DotHasEveryVertexAndEdgeOnce) {
   EXPECT_EQ(count("style=dotted"), 16u + 8u);
   EXPECT_EQ(count("subgraph"), 2u);
   EXPECT_EQ(count("label=\"n1.nic7\""), 1u);
+}
+
+// The first end of an edge is drawn above the other: spine, leaf, NIC, GPU, NVSwitch.
+TEST(Show, DotHasTheNetworkOnTop) {
+  const Fabric fabric = make_fabric(load_fabric_source("dgx-h100"), 2);
+  const std::string dot = print_dot(fabric);
+  const auto edge = [&](int32_t above, int32_t below) {
+    return HasSubstr(fmt::format("\n{}--{} ", above, below));
+  };
+  const Gpu& gpu = fabric.gpus[9];
+  const Nic& nic = fabric.nics[static_cast<size_t>(gpu.nics[0])];
+  const int32_t leaf = fabric.links[static_cast<size_t>(nic.out)].to;
+  EXPECT_THAT(dot, edge(fabric.spine, leaf));
+  EXPECT_THAT(dot, edge(leaf, nic.vertex));
+  EXPECT_THAT(dot, edge(nic.vertex, gpu.vertex));
+  EXPECT_THAT(dot, edge(gpu.vertex, fabric.links[static_cast<size_t>(gpu.nvlink_out)].to));
 }
 
 }  // namespace
