@@ -98,14 +98,15 @@ std::vector<int32_t> find_hosts(const Problem& problem) {
     return fabric.gpus[static_cast<size_t>(gpu)].nics;
   };
   const auto ranks = static_cast<int32_t>(problem.gpu_of_rank.size());
-  std::map<int32_t, int32_t> rank_into;  // by link into a rank's first NIC
+  std::map<int32_t, int32_t> rank_into;  // by link into a NIC: the first rank that has it first
+  std::vector<int32_t> hosts(problem.gpu_of_rank.size());
+  std::iota(hosts.begin(), hosts.end(), 0);
   for (int32_t rank = 0; rank < ranks; ++rank) {
     if (gpu_of(rank) < 0 || nics_of(gpu_of(rank)).empty()) continue;
     const int32_t first = nics_of(gpu_of(rank)).front();
-    rank_into.try_emplace(fabric.nics[static_cast<size_t>(first)].in, rank);
+    const int32_t in = fabric.nics[static_cast<size_t>(first)].in;
+    hosts[static_cast<size_t>(rank)] = rank_into.try_emplace(in, rank).first->second;
   }
-  std::vector<int32_t> hosts(problem.gpu_of_rank.size());
-  std::iota(hosts.begin(), hosts.end(), 0);
   for (int32_t rank = 0; rank < ranks; ++rank) {
     if (gpu_of(rank) < 0 || !nics_of(gpu_of(rank)).empty()) continue;
     for (int32_t other = 0; other < ranks; ++other) {

@@ -32,8 +32,8 @@ struct PortRate {
 };
 std::vector<PortRate> port_rates(const Problem& problem);
 
-/// By rank: the one whose NICs carry what it sends and receives, itself where it has some. Two ranks
-/// without NICs may share those of a third.
+/// By rank: the one whose port it uses, of those that share a NIC the first. A rank without NICs uses
+/// those of a peer.
 std::vector<int32_t> find_hosts(const Problem& problem);
 
 /// Bytes/s of the fastest link of a kind; 0 where there is none.
